@@ -37,7 +37,7 @@ WAIT_S = 60.0
 IDENTITY, BY_HAND, OURS = "no calls", "a loop by hand in `mapInArrow`", "`async_map`"
 LOW = '`latency="low"`'
 SESSIONS = {**SOCKETS, f"Unix sockets, {LOW}": LOW}
-"""What each session has: the setting of Unix sockets, or those of low latency besides."""
+"""The setting of Unix sockets of each session; `LOW` for one with those of low latency besides."""
 
 
 async def call(row: Any) -> int:

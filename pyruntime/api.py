@@ -44,7 +44,7 @@ from pillarbox.aio.options import (
     Options,
     RowOptionNames,
 )
-from pillarbox.aio.row_inputs import check_rows
+from pillarbox.aio.row_inputs import check_rows, is_table
 from pillarbox.aio.stage_ledgers import open_ledgers, release_ledgers
 from pillarbox.aio.stages import Stage, Step, form_of_failures, resolve_stages
 from pillarbox.aio.task_run import ResultStream
@@ -95,6 +95,19 @@ def async_map(
     options: Options | None = ...,
     **more: Unpack[OptionNames],
 ) -> DataFrame: ...
+@overload
+def async_map(
+    rows: Any,
+    fn: Callable[[Any], Any] | Sequence[Callable[[Any], Any] | Step],
+    *,
+    schema: str | StructType,
+    keep: str | Sequence[str] = ...,
+    batch: Batch | None = ...,
+    errors: ErrorMode | Errors = ...,
+    progress: JobProgress | bool | None = ...,
+    options: Options | None = ...,
+    **more: Unpack[OptionNames],
+) -> Any: ...
 @overload
 def async_map(
     rows: Rows[T],
@@ -172,27 +185,29 @@ def async_map(
     *,
     schema: str | StructType | None = None,
     keep: str | Sequence[str] = (),
-    progress: JobProgress | None = None,
+    progress: JobProgress | bool | None = None,
     options: Options | None = None,
     # From `Options`:
     **more: Unpack[RowOptionNames],
 ) -> Any:
     """Call `fn` concurrently with each row of a DataFrame or iterable; return a DataFrame or an iterator.
 
-    rows: a Spark DataFrame, batch or streaming, classic or Connect; or an iterable. Lists, tuples, ranges
-        and sets are read in place, an async iterable on the event loop, any other iterable in its own thread,
-        about 256 items ahead at most. Values that are not iterated by rows are refused: a table or column of
-        pandas, Polars or Arrow, a dict, a str.
+    rows: a Spark DataFrame, batch or streaming, classic or Connect; with `schema` also a table of pandas,
+        Polars, Arrow, DuckDB or datasets (`pillarbox.frames`); or an iterable. Lists, tuples, ranges and sets
+        are read in place, an async iterable on the event loop, any other iterable in its own thread, about
+        256 items ahead at most. Values that are not iterated by rows are refused: a table without `schema`, a
+        column, a dict, a str.
     fn: an async function of one row; a plain function, which runs in threads; a plain function of the row and
         a `Collector`, which starts work elsewhere and returns; or an object whose `__call__` is one of them.
         An object with `__aenter__`/`__aexit__` (or `__enter__`/`__exit__`) is opened around all calls; over
         Spark once per worker process, and closed when no task has used it for 10 s. A list of functions is a
         chain in one task: each is called with the rows that the previous one returns, as they finish. A
         `Step` in the list is a function with its own options; the options beside the list apply to each.
-    schema: for a DataFrame only, and required there: the columns of the rows that the function, or the last
-        function of a list, returns, as a DDL string or a StructType.
-    keep: for a DataFrame only: input columns to add in front of them; "*" for all.
-    progress: for a DataFrame only: a `Progress`, to watch the job while it runs.
+    schema: for a DataFrame or a table, and required there: the columns of the rows that the function, or the
+        last function of a list, returns, as a DDL string or a StructType.
+    keep: for a DataFrame or a table: input columns to add in front of them; "*" for all.
+    progress: for a DataFrame or a table: a `Progress`, to watch the job while it runs; True for one of a
+        table.
 
         >>> from pillarbox import async_map
         >>> async def call(row):
@@ -254,8 +269,8 @@ def async_map(
             f"rows={shorten(rows)}: must be a DataFrame or an iterable; rows come first, the function second"
         )
     stages = resolve_stages(fn, options, more)
-    if callable(getattr(rows, "mapInArrow", None)):
-        # Whoever has a DataFrame has imported Spark, which nobody else needs.
+    if callable(getattr(rows, "mapInArrow", None)) or (schema is not None and is_table(rows)):
+        # A job over a DataFrame has imported Spark, which no other job needs.
         from pillarbox.spark.dataframe import map_dataframe
 
         frame: Any = rows

@@ -48,6 +48,8 @@ OBJECT_FOLDER = "pillarbox.ledger.objects.object_folder:ObjectFolder"
 OWN_JOB = "pillarbox.ledger.objects.holding:own_job"
 PLANNED_JOB = "pillarbox.ledger.objects.holding:planned_job"
 """Functions for jobs that hold their run, as `pillarbox.ledger.runs` calls them."""
+LOCAL_FRAME = "pillarbox.spark.local_frame:local_frame"
+"""A function that makes what stands for a table without Spark in place of a DataFrame."""
 LOCAL_COORDINATOR = "pillarbox.aio.limits.coordinator:local_coordinator"
 """A function without arguments: the `SharedLimits` of this process for the tasks on this machine."""
 

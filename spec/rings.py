@@ -100,6 +100,11 @@ RINGS: Mapping[str, Ring] = {
     "estimates": Ring(
         "the cost of a job, from a sample of its rows", ("spark.cost_estimate",), needs=frozenset({"rpc"})
     ),
+    "frames": Ring(
+        "tables of pandas, Polars, Arrow, DuckDB and datasets in place of DataFrames",
+        ("frames", "spark.local_frame"),
+        needs=frozenset({"clients", "observe"}),
+    ),
     "job": Ring(
         "jobs in one process without Spark: checkpoints, sinks with two phases",
         ("job",),

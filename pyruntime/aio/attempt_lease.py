@@ -61,7 +61,16 @@ class AttemptLease:
     """
 
     __slots__ = (
-        *("trusted_until", "_flow", "_held", "_hits_before", "_holds", "_intervals", "_is_closed", "_is_held"),
+        *(
+            "trusted_until",
+            "_flow",
+            "_held",
+            "_hits_before",
+            "_holds",
+            "_intervals",
+            "_is_closed",
+            "_is_held",
+        ),
         *("_lease", "_lookup", "_name", "_open", "_results", "_scope", "_timer"),
     )
 

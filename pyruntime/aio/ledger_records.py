@@ -120,8 +120,8 @@ class LedgerRecords:
             self._weigh(call, result.value if type(result) is Parsed else result)
         self._kept.append((self._append(call, result, latency, call.cost), [call], [result], latency))
         self._since += 1
-        if self._since >= self._most or not self._flow.waiting:
-            self._hurry()
+        if self._since >= self._most or not self._flow.waiting or self.writer.is_behind:
+            self._look_at_disk()
 
     def record_all(self, calls: list[Call], results: list[Any]) -> bool:
         """As `record` for rows called together whose results are one block; returns False for any others."""
@@ -149,8 +149,8 @@ class LedgerRecords:
                 self._weigh(call, result)
         self._kept.append((last, calls, results, latency))
         self._since += len(calls)
-        if self._since >= self._most or not self._flow.waiting:
-            self._hurry()
+        if self._since >= self._most or not self._flow.waiting or self.writer.is_behind:
+            self._look_at_disk()
         return True
 
     def record_late(self, call: Call, result: Any, cost: float) -> None:
@@ -161,10 +161,12 @@ class LedgerRecords:
         except Exception as error:
             log.warning("a late answer was not kept: %s: %s", type(error).__name__, error)
 
-    def _hurry(self) -> None:
-        # Slots are idle, or will be: what fills the window is that results are not durable.
-        writer, self._since = self.writer, 0
-        writer.hurry()
+    def _look_at_disk(self) -> None:
+        writer = self.writer
+        if self._since >= self._most or not self._flow.waiting:
+            # Slots are idle, or will be: what fills the window is that results are not durable.
+            self._since = 0
+            writer.hurry()
         if not self._holds.by_disk and writer.is_behind:
             # A slow disk costs time, not more calls after a kill.
             self._holds.set_disk(True)

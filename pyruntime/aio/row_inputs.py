@@ -64,6 +64,11 @@ _ROWS_OF_OTHERS = {
 """An iterable of rows, of tables and columns of others: by the library and the name of a class."""
 
 
+def is_table(rows: object) -> bool:
+    """Return True for an object that may be a table: it exports a stream of Arrow, or is of `datasets`."""
+    return hasattr(rows, "__arrow_c_stream__") or type(rows).__module__.partition(".")[0] == "datasets"
+
+
 def check_rows(rows: Any) -> None:
     """Raise TypeError for rows whose iteration gives none, such as a table, which gives names of columns."""
     kind = type(rows)

@@ -257,7 +257,8 @@ class RowIdentity:
     key: gives the values of a row's key columns; None where a row is known by its content. A row one of whose
         values is None has no key, and is known by its content too.
     inputs: gives the names and the values of the columns that count besides those of the key.
-    content: gives what a row without a key is known by, None for the row itself. names: of the columns in it, where it has none.
+    content: gives what a row without a key is known by; None for the row itself. names: of the columns in
+        it, where it has none.
     shown: names of columns in messages, where they are others.
     columns: gives the same by columns, of many rows: those of the key, then the names and those of `inputs`.
 

@@ -23,11 +23,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
@@ -46,7 +45,7 @@ from pillarbox.spark.dataframe import map_dataframe
 from pillarbox.spark.observation import JobProgress
 from pillarbox.spark.operator_plan import name_of
 from pillarbox.spark.records import array_of_numpy, flags_of
-from pillarbox.spark.schema import check_column, check_frame, parse_schema
+from pillarbox.spark.schema import check_column, frame_of, parse_schema
 from pillarbox.validate import check_text, suggesting_options
 
 if TYPE_CHECKING:
@@ -54,26 +53,29 @@ if TYPE_CHECKING:
 
     from pillarbox.aio.options import OptionNames
 
+Frame = TypeVar("Frame")
+"""A DataFrame of Spark, or a table without Spark."""
 VECTOR = T.ArrayType(T.FloatType())
 """The type of a vector in Spark."""
 
 
 @suggesting_options(Options)
 def embed_text(
-    df: DataFrame,
+    df: Frame,
     text: str | Sequence[str],
     *,
     into: str | Sequence[str],
     client: Callable[[Any], Any],
     keep: str | Sequence[str] = "*",
     batch: Batch | None = None,
-    progress: JobProgress | None = None,
+    progress: JobProgress | bool | None = None,
     options: Options | None = None,
     **more: Unpack[OptionNames],
-) -> DataFrame:
+) -> Frame:
     """Add columns of vectors, `array<float>`, for columns of text: in blocks, in one pass.
 
-    df: batch or streaming. text, into: a column of strings and the name of its vectors, or as many of both.
+    df: batch or streaming, or a table without Spark (`pillarbox.frames`), whose calls are made at once.
+    text, into: a column of strings and the name of its vectors, or as many of both.
     client: an `Embeddings`, or an async function or resource of a `pyarrow.Array` of texts without nulls that
         returns a NumPy array of shape (texts, dimensions), or a list with a vector or an error for each text,
         also in a `Result`. Texts of several columns are sent in one call.
@@ -99,12 +101,11 @@ def embed_text(
     vectors = _names("into", into)
     if len(texts) != len(vectors):
         raise ValueError(f"text={text!r}, into={into!r}: must be as many names of vectors as of texts")
-    check_frame(df)
+    frame = frame_of(df)
     for name in texts:
-        if not isinstance(df.schema[check_column("text", name, df.columns)].dataType, T.StringType):
-            raise TypeError(
-                f"text={name!r}: is a column of {df.schema[name].dataType.simpleString()}, must be a string"
-            )
+        kind = frame.schema[check_column("text", name, frame.columns)].dataType
+        if not isinstance(kind, T.StringType):
+            raise TypeError(f"text={name!r}: is a column of {kind.simpleString()}, must be a string")
     _check_client(client)
     check_budget(client, resolve_options(options, {**more}).budget)
     given = batch or (options.batch if isinstance(options, Options) else None)
@@ -115,25 +116,26 @@ def embed_text(
         # What is not a `Batch` is refused with all other options.
         given = dataclasses.replace(given, arrow=True)
     by_name = {**more, "batch": given}
-    return map_client(
-        df, _TextEmbedder(client, texts, vectors), schema, keep, progress, options, by_name, texts
+    made: Frame = map_client(
+        frame, _TextEmbedder(client, texts, vectors), schema, keep, progress, options, by_name, texts
     )
+    return made
 
 
 @suggesting_options(Options)
 def lookup(
-    df: DataFrame,
+    df: Frame,
     *,
     client: Callable[[Any], Any],
     schema: str | T.StructType,
     keep: str | Sequence[str] = "*",
-    progress: JobProgress | None = None,
+    progress: JobProgress | bool | None = None,
     options: Options | None = None,
     **more: Unpack[OptionNames],
-) -> DataFrame:
+) -> Frame:
     """Add columns with the fields of a service's answer for each row.
 
-    df: batch or streaming. client: an `HttpLookup`, or an async function or resource of one row.
+    df: as for `embed_text`. client: an `HttpLookup`, or an async function or resource of one row.
     schema: the columns to add: the fields with these names of an answer that is an object, null if it lacks
         one; other fields are omitted. A single column may also be the whole answer: an object for a struct or
         a map, or any other value. No answer (None) gives nulls.
@@ -153,23 +155,25 @@ def lookup(
     On the driver. Raises TypeError or ValueError at once for a bad argument; in the task the errors of
     `async_map`. The idea is Flink's lookup join.
     """
-    check_frame(df)
+    frame = frame_of(df)
     _check_client(client)
-    columns = parse_schema("schema", schema)
-    fields = [check_column("client", name, df.columns) for name in getattr(client, "fields", ())]
-    return map_client(df, _FieldPicker(client, columns), columns, keep, progress, options, {**more}, fields)
+    columns = parse_schema("schema", schema, has_spark=frame.sparkSession is not None)
+    fields = [check_column("client", name, frame.columns) for name in getattr(client, "fields", ())]
+    picker = _FieldPicker(client, columns)
+    made: Frame = map_client(frame, picker, columns, keep, progress, options, {**more}, fields)
+    return made
 
 
 def map_client(
-    df: DataFrame,
+    df: Any,
     fn: Callable[[Any], Any],
     schema: T.StructType,
     keep: str | Sequence[str],
-    progress: JobProgress | None,
+    progress: JobProgress | bool | None,
     options: Options | None,
     given: dict[str, Any],
     inputs: Sequence[str],
-) -> DataFrame:
+) -> Any:
     """As `async_map`, with a ledger that knows a row by `inputs` unless it says others."""
     ledger = given.get("ledger") or (options.ledger if isinstance(options, Options) else None)
     if inputs and isinstance(ledger, Ledger) and ledger.inputs is None:
@@ -346,18 +350,18 @@ class _FieldPicker(AroundClient):
 
 @suggesting_options(Options)
 def ask(
-    df: DataFrame,
+    df: Frame,
     *,
     client: Chat,
     into: str | None = None,
     keep: str | Sequence[str] = "*",
-    progress: JobProgress | None = None,
+    progress: JobProgress | bool | None = None,
     options: Options | None = None,
     **more: Unpack[OptionNames],
-) -> DataFrame:
+) -> Frame:
     """Add columns with a language model's answer for each row.
 
-    df: batch or streaming; its columns fill the prompt. A row with a null in one of these gets nulls, and
+    df: as for `embed_text`; its columns fill the prompt. A row with a null in one of these gets nulls, and
         no request is sent.
     client: a `Chat`.
     into: the name of one column, a string or the struct of the answer; None for a column of each of the
@@ -383,11 +387,11 @@ def ask(
     On the driver. Raises TypeError or ValueError at once for a bad argument, also if a column of the
     prompt is missing; in the task the errors of `async_map`.
     """
-    check_frame(df)
+    frame = frame_of(df)
     if not isinstance(client, Chat):
         raise TypeError(f"client={shorten(client)}: must be a pillarbox.clients.Chat")
     check_question(client, resolve_options(options, more))
-    fields = [check_column("prompt", name, df.columns) for name in client.fields]
+    fields = [check_column("prompt", name, frame.columns) for name in client.fields]
     kind = answer_type(client)
     if into is not None:
         schema = T.StructType([T.StructField(check_text("into", into), kind)])
@@ -396,7 +400,8 @@ def ask(
     else:
         raise TypeError("into=None: a plain text needs the name of its column, such as into='answer'")
     fn = _Answers(client, kind, as_row=into is None)
-    return map_client(df, fn, schema, keep, progress, options, {**more}, fields)
+    made: Frame = map_client(frame, fn, schema, keep, progress, options, {**more}, fields)
+    return made
 
 
 def check_question(client: Chat, options: Options) -> None:

