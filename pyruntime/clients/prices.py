@@ -23,6 +23,7 @@ class Price:
 
     input: of the prompt, or of texts to embed. output: of the answer; None for vectors, which have no price
     of their own. cached_input: of the part of the prompt that the service had cached; None for `input`.
+    cache_write: of the part that it has put into its cache for later prompts (Anthropic); None for `input`.
 
         >>> from pillarbox.clients import Price
         >>> Price(input=0.5, output=2.0).cost(1_000_000, 500_000)
@@ -34,17 +35,23 @@ class Price:
     input: float
     output: float | None = None
     cached_input: float | None = None
+    cache_write: float | None = None
 
     def __post_init__(self) -> None:
         check_number("input", self.input, minimum=0.0)
-        for name in ("output", "cached_input"):
+        for name in ("output", "cached_input", "cache_write"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), minimum=0.0)
 
-    def cost(self, asked: int, answered: int = 0, kept: int = 0) -> float:
-        """Return the cost of `asked` input tokens, `kept` of them cached, and of `answered` output tokens."""
+    def cost(self, asked: int, answered: int = 0, kept: int = 0, written: int = 0) -> float:
+        """Return the cost of `asked` input tokens and of `answered` output tokens.
+
+        Of the input, `kept` were cached, and `written` were put into the cache.
+        """
         for_kept = self.input if self.cached_input is None else self.cached_input
         cost = (asked - kept) * self.input + kept * for_kept + answered * (self.output or 0.0)
+        if self.cache_write is not None:
+            cost += written * (self.cache_write - self.input)
         return cost / TOKENS_OF_PRICES
 
 
@@ -52,13 +59,14 @@ class ReplyTokens(NamedTuple):
     """Tokens that a reply used; None for what the service does not say.
 
     asked: of the prompt. answered: of the reply. in_all: of both. kept: of the prompt, those that the service
-    had kept.
+    had kept. written: those that it keeps from now on.
     """
 
     asked: int | None
     answered: int | None
     in_all: int | None
     kept: int
+    written: int = 0
 
     @classmethod
     def of(cls, usage: object, has_text: bool) -> ReplyTokens:
@@ -76,12 +84,13 @@ class ReplyTokens(NamedTuple):
                 answered = in_all - asked
         if asked is not None and answered is not None:
             in_all = asked + answered
-        kept = 0
+        kept = written = 0
         if asked and isinstance(usage, dict):
             details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
             if details:
                 kept = min(asked, count_in(details, "cached_tokens") or 0)
-        return cls(asked, answered, in_all, kept)
+                written = min(asked - kept, count_in(details, "written_tokens") or 0)
+        return cls(asked, answered, in_all, kept, written)
 
     def cost(self, price: Price) -> float | None:
         """The cost of all; None where a count is unknown that has a price."""
@@ -94,7 +103,7 @@ class ReplyTokens(NamedTuple):
 
     def least_cost(self, price: Price) -> float:
         """The cost of the known counts."""
-        return price.cost(self.asked or 0, self.answered or 0, self.kept)
+        return price.cost(self.asked or 0, self.answered or 0, self.kept, self.written)
 
 
 def check_prices(prices: object, model: str, *, needs_output: bool) -> None:
