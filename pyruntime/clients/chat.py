@@ -49,6 +49,7 @@ from pillarbox.clients.openai_api import (
     error_of,
     request_urls,
 )
+from pillarbox.clients.presets import ChatPresets
 from pillarbox.clients.prices import Price, ReplyTokens, check_max_cost, check_prices
 from pillarbox.clients.replies import (
     ErrorInReply,
@@ -132,7 +133,7 @@ class _Learned:
 
 @naming_arguments
 @dataclass(frozen=True)
-class Chat(Client):
+class Chat(ChatPresets, Client):
     """Client of a language model: one question for each row, as a function that the operator calls with rows.
 
     Called with one row, whose fields it takes by name, or with the values of the fields in the order of

@@ -5,15 +5,26 @@ Values; any thread.
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from pillarbox.clients.usage_fields import count_in, tokens_in
 from pillarbox.validate import check_number, naming_arguments
 
 TOKENS_OF_PRICES = 1e6
 """Tokens to which prices refer."""
+LITELLM_NAMES = {
+    "input": "input_cost_per_token",
+    "output": "output_cost_per_token",
+    "cached_input": "cache_read_input_token_cost",
+    "cache_write": "cache_creation_input_token_cost",
+}
+"""The names of prices, of one token each, in LiteLLM's file."""
 
 
 @naming_arguments
@@ -43,6 +54,32 @@ class Price:
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), minimum=0.0)
 
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], model: str, provider: str | None = None) -> dict[str, Price]:
+        """Return the price of `model` in a file of the user's, as `prices=` takes it.
+
+            >>> import json, pathlib
+            >>> from pillarbox.clients import Price
+            >>> entry = {"input_cost_per_token": 5e-07, "output_cost_per_token": 2e-06}
+            >>> _ = pathlib.Path("prices.json").write_text(json.dumps({"small": entry}))
+            >>> Price.read("prices.json", "small")["small"].output
+            2.0
+
+        path: of a JSON file in the form of LiteLLM's `model_prices_and_context_window.json`, read now, in
+        this process. model: as it is there, or without `provider` and a slash in front, such as "azure/".
+        Raises OSError, and ValueError for another file or a model that it lacks.
+        """
+        try:
+            entries = json.loads(Path(path).read_bytes())
+        except ValueError as error:
+            raise ValueError(f"prices={str(path)!r}: is not JSON: {error}") from None
+        for name in (model, f"{provider}/{model}"):
+            if isinstance(entries, dict) and isinstance(entries.get(name), dict):
+                return {model: _price_in(str(path), model, entries[name])}
+        near = get_close_matches(model, map(str, entries), 3) if isinstance(entries, dict) else []
+        meant = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+        raise ValueError(f"prices={str(path)!r}: has no price of model={model!r}{meant}")
+
     def cost(self, asked: int, answered: int = 0, kept: int = 0, written: int = 0) -> float:
         """Return the cost of `asked` input tokens and of `answered` output tokens.
 
@@ -53,6 +90,26 @@ class Price:
         if self.cache_write is not None:
             cost += written * (self.cache_write - self.input)
         return cost / TOKENS_OF_PRICES
+
+
+def _price_in(path: object, model: str, entry: Any) -> Price:
+    """The price of one entry of a file. Raises ValueError."""
+    found = {field: _per_million(path, entry, name) for field, name in LITELLM_NAMES.items()}
+    if found["input"] is None:
+        raise ValueError(f"prices={path!r}: has no input_cost_per_token of {model!r}")
+    if entry.get("mode") == "embedding":
+        found["output"] = None
+    return Price(**found)  # type: ignore[arg-type]
+
+
+def _per_million(path: object, entry: Mapping[str, Any], name: str) -> float | None:
+    price = entry.get(name)
+    if price is None:
+        return None
+    if isinstance(price, bool) or not isinstance(price, int | float):
+        raise ValueError(f"prices={path!r}: {name}={price!r} must be a number")
+    # To nine places: a million times a binary fraction is not the number that was written.
+    return round(price * TOKENS_OF_PRICES, 9)
 
 
 class ReplyTokens(NamedTuple):
