@@ -79,10 +79,11 @@ MAX_MESSAGE_CHARACTERS = 1_000
 
 
 _NAMES_MODEL = re.compile(
-    r"\b(model|deployment)\b.{0,200}\b(not (be )?found|does not exist|doesn't exist|is not available)"
-    r"|\b(no such|unknown) (model|deployment)\b",
+    r"\b(models?|deployment)\b.{0,200}\b(not (be )?found|does not exist|doesn't exist|is not available)"
+    r"|\b(no such|unknown) (model|deployment)\b|^model: \S+$",
     re.IGNORECASE | re.DOTALL,
 )
+_NAMES_CREDIT = re.compile(r"\bcredit balance is too low\b", re.IGNORECASE)
 _NO_THREAD = "can't start new thread"
 """The words of CPython for a thread that the system does not start."""
 _ERRNO_IN_TEXT = re.compile(r"\[Errno (-?\d+)\]")
@@ -143,6 +144,7 @@ def read_answer(status: int, headers: object, body: object = None) -> Reading:
             return Reading(Kind.ANSWER, status, retry_after=retry_after)
         return _read_inner_error(error, retry_after)
     words, message = _words_of((body,))
+    retry_after = _delay_in((body,)) if retry_after is None else retry_after
     location = _header(headers, "location") if 300 <= status < 400 else None
     kind, code = _classify(status, None, words, message, retry_after)
     return Reading(kind, status, code, retry_after, location, message)
@@ -222,6 +224,8 @@ def _classify(
                 return beside[word], word
         if status in (400, 404) and message is not None and _NAMES_MODEL.search(message):
             return Kind.REFUSED_ALL, code
+        if status == 400 and message is not None and _NAMES_CREDIT.search(message):
+            return Kind.OUT_OF_QUOTA, code
     if status == 403 and retry_after is not None:
         return Kind.OVERLOADED, code
     return kind_of_status(status), code
@@ -235,9 +239,10 @@ def _words_of(bodies: Iterable[Any]) -> tuple[list[str], str | None]:
         parsed = _parsed(body)
         for item in (parsed, _item(parsed, "error")):
             words += [each for name in ("code", "type") if isinstance(each := _item(item, name), str)]
-            details = _item(item, "errors")
-            if isinstance(details, list):
-                words += [each for part in details[:4] if isinstance(each := _item(part, "reason"), str)]
+            for name in ("errors", "details"):
+                details = _item(item, name)
+                if isinstance(details, list):
+                    words += [each for part in details[:4] if isinstance(each := _item(part, "reason"), str)]
         if message is None:
             message = _message_in(parsed)
     return words, message
@@ -412,6 +417,7 @@ def _answer_of(error: BaseException) -> Reading:
     bodies = (described, _get(carrier, "body"), _get(response, "_content"), _get(carrier, "_content"))
     words, message = _words_of(bodies)
     delay = delay_of(headers)
+    delay = _delay_in(bodies) if delay is None else delay
     kind, code = _classify(status, _code_of_grpc(carrier), words, message, delay)
     if kind is Kind.ANSWER:
         # An error that has a success: it could not be read.
@@ -678,10 +684,11 @@ def retry_after_of(error: BaseException) -> float | None:
         1.5
 
     It reads `Retry-After` (RFC 9110, 10.2.3: seconds or an HTTP date) and, before it, `retry-after-ms` and
-    `x-ms-retry-after-ms`, the same in milliseconds; after it LiteLLM's `llm_provider-retry-after`. Of a
-    repeated header the longest counts. A date becomes a delay at once, against the `Date` of the same answer,
-    so that a wrong clock on this machine does not matter; against this machine's clock if the answer has
-    none. An unreadable header is ignored, and so are `RateLimit-Reset` and similar ones, whose unit differs
+    `x-ms-retry-after-ms`, the same in milliseconds; after it LiteLLM's `llm_provider-retry-after`, and
+    `retryDelay` in an error object of Google's. Of a repeated header the longest counts. A date becomes a
+    delay at once, against the `Date` of the same answer, so that a wrong clock on this machine does not
+    matter; against this machine's clock if the answer has none. An unreadable header is ignored, and so are
+    `RateLimit-Reset` and similar ones, whose unit differs
     by service. It knows the errors of `read_error`. Any thread; raises nothing.
     """
     for each in leaves(error):
@@ -699,7 +706,8 @@ def _delay_of_carrier(error: BaseException) -> float | None:
     if isinstance(response, dict):
         return delay_of(_item(_item(response, "ResponseMetadata"), "HTTPHeaders"))
     headers = _get(carrier, "headers")
-    return delay_of(_get(response, "headers") if headers is None else headers)
+    delay = delay_of(_get(response, "headers") if headers is None else headers)
+    return _delay_in((_get(carrier, "body"), _get(response, "_content"))) if delay is None else delay
 
 
 # -- Retry-After -----------------------------------------------------------------------------------
@@ -728,6 +736,17 @@ def delay_of(headers: object) -> float | None:
         return told if exact is None else exact
     # The same in whole seconds, or another wish.
     return exact if abs(told - exact) <= 1.0 else max(told, exact)
+
+
+def _delay_in(bodies: Iterable[Any]) -> float | None:
+    """The seconds that Google's error objects name, which come without a header."""
+    for body in bodies:
+        details = _item(_item(_parsed(body), "error"), "details")
+        for part in details[:8] if isinstance(details, list) else ():
+            text = _item(part, "retryDelay")
+            if isinstance(text, str) and text.endswith("s") and _DECIMAL.fullmatch(text[:-1]):
+                return float(text[:-1])
+    return None
 
 
 def _longest(headers: object, name: str, read: Callable[[str, Any], float | None]) -> float | None:

@@ -165,8 +165,8 @@ TABLE: tuple[Rule, ...] = (
     # Words of error objects; a service's own beside a success or without a status.
     _codes(
         Kind.OUT_OF_QUOTA,
-        "billing_hard_limit_reached billing_not_active insufficient_balance insufficient_credits "
-        "insufficient_quota",
+        "billing_error billing_hard_limit_reached billing_not_active insufficient_balance "
+        "insufficient_credits insufficient_quota",
         "an account without credit, whatever the status (most often 429)",
     ),
     _codes(
@@ -175,6 +175,9 @@ TABLE: tuple[Rule, ...] = (
         "model_not_found unknown_model",
         "names the model or the deployment; so does a 404 whose message says that a model does not exist",
         (400, 404),
+    ),
+    _codes(
+        Kind.REFUSED_ALL, "API_KEY_INVALID API_KEY_EXPIRED", "of Google, though the status is 400", (400,)
     ),
     _codes(
         Kind.OVERLOADED,
@@ -284,7 +287,7 @@ TABLE: tuple[Rule, ...] = (
         Kind.REFUSED_ROW,
         "content_filter content_filtered content_policy content_policy_violation safety image_safety "
         "refusal refused recitation blocklist blocked prohibited_content spii sensitive moderation flagged "
-        "guardrail_intervened guardrails error_toxic model_armor",
+        "guardrail_intervened guardrails error_toxic model_armor language",
         "the model or a filter does not answer: OpenAI, Azure; Google; Anthropic, Bedrock; Cohere",
     ),
     _finishes(

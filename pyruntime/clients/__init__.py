@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from pillarbox.clients.chat import Chat
     from pillarbox.clients.embeddings import Embeddings
     from pillarbox.clients.http_lookup import HttpLookup
+    from pillarbox.clients.language import Language
     from pillarbox.clients.prices import Price
     from pillarbox.clients.secret import Secret
     from pillarbox.clients.transport import Http
 
-__all__ = ["Chat", "Embeddings", "Http", "HttpLookup", "Price", "Secret"]
+__all__ = ["Chat", "Embeddings", "Http", "HttpLookup", "Language", "Price", "Secret"]
 
 _MODULES = {
     "chat": ["Chat"],
     "embeddings": ["Embeddings"],
     "http_lookup": ["HttpLookup"],
+    "language": ["Language"],
     "prices": ["Price"],
     "secret": ["Secret"],
     "transport": ["Http"],

@@ -21,6 +21,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 from pillarbox.aio.current_call import running_call
 from pillarbox.aio.endpoints import Endpoints
@@ -38,9 +39,9 @@ from pillarbox.clients.fields import (
     without_half_escapes,
 )
 from pillarbox.clients.forms import Forms, Walk
+from pillarbox.clients.language import Language, language_of
 from pillarbox.clients.openai_api import (
     OK,
-    PROVIDERS,
     AnswerError,
     azure_path,
     check_base_url,
@@ -48,6 +49,7 @@ from pillarbox.clients.openai_api import (
     error_of,
     request_urls,
 )
+from pillarbox.clients.presets import ChatPresets
 from pillarbox.clients.prices import Price, ReplyTokens, check_max_cost, check_prices
 from pillarbox.clients.replies import (
     ErrorInReply,
@@ -78,16 +80,15 @@ __all__ = [
 log = logging.getLogger("pillarbox")
 
 Api: TypeAlias = Literal["openai", "azure"]
-Structure: TypeAlias = Literal["auto", "json_schema", "json_object", "prompt"]
+Structure: TypeAlias = Literal["auto", "json_schema", "json_object", "tool", "prompt"]
 
 APIS = ("openai", "azure")
-OWN_FIELDS = frozenset({"model", "messages", "response_format", "stream", "n"})
-"""Fields of a request's body that have options of their own, or that a call cannot do without."""
-REQUEST_HEADERS = {"Content-Type": "application/json"}
+AZURE_PROVIDER = "azure.ai.openai"
 REPLY_TIMEOUT_S = 600.0
 """Seconds for a reply, unless `http` says others: it comes as a whole, from some models after minutes."""
 FIRST_LOOK = 1
 """Rows after which one looks whether stricter forms are refused indeed: in weaker ones answers are worse."""
+NO_FIELDS: Mapping[str, Any] = {}
 MAX_REPLY_CHARACTERS = 20_000
 """Characters of a reply that is shown to the model again with what is wrong with it."""
 CORRECTION_TEXT = (
@@ -132,7 +133,7 @@ class _Learned:
 
 @naming_arguments
 @dataclass(frozen=True)
-class Chat(Client):
+class Chat(ChatPresets, Client):
     """Client of a language model: one question for each row, as a function that the operator calls with rows.
 
     Called with one row, whose fields it takes by name, or with the values of the fields in the order of
@@ -146,14 +147,17 @@ class Chat(Client):
     answer: a Pydantic model, a dataclass, or a JSON schema (dict) of an object: the answer's type. None for
         plain text.
     system: the instructions before the prompt, the same for all rows.
-    structure: the way to request an answer of this type: "json_schema" and "json_object" as the service's
-        `response_format`, "prompt" in the prompt alone. "auto" tries them in this order, a schema without
-        bounds and defaults before the weaker ones, and keeps the first that works.
+    structure: the way to request an answer of this type: "json_schema" and "json_object" in the service's
+        own fields, "tool" as the arguments of a forced tool (Anthropic), "prompt" in the prompt alone. "auto"
+        tries them in this order, a schema without bounds and defaults before the weaker ones, and keeps the
+        first that works.
     repairs: repeats of a row, at most, for an answer that does not fit, with the error in the request.
         They are calls like others, but do not count against `retry`, which decides after the last.
     prices: a `Price` by the name of each model: the cost of calls, for `Budget(max_cost=...)`.
-    key: a `Secret`, sent as Azure's `api-key` or as a bearer token.
+    key: a `Secret`, sent in the header of the language, as Azure's `api-key`, or as a bearer token.
     api: "openai" (OpenAI, vLLM, llama.cpp, LiteLLM and others), or "azure". api_version: for Azure.
+    language: of requests and replies: "openai" for chat completions, "responses" for OpenAI's Responses,
+        "anthropic" for Messages, "gemini" for generateContent, or a `Language`.
     body: more of the request's body, such as {"temperature": 0, "max_tokens": 200}.
     headers: more headers; keys in them are Secrets. http: options of the transport; by default a reply may
         take ten minutes.
@@ -182,7 +186,7 @@ class Chat(Client):
     """
 
     # Of `answer` and `structure` counts what is sent: see `configuration`.
-    _beside_results = Client._beside_results | {"answer", "structure", "repairs", "prices"}
+    _beside_results = Client._beside_results | {"answer", "structure", "repairs", "prices", "language"}
     column_adapter: ClassVar[str] = "pillarbox.spark.client_columns:answer_column"
     """The name of what makes a function of `async_udf` of it: see `pillarbox.providers`."""
     idempotent: ClassVar[bool] = True
@@ -200,6 +204,7 @@ class Chat(Client):
     key: Secret | None = None
     api: Api = "openai"
     api_version: str | None = None
+    language: str | Language = "openai"
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
     http: Http = field(
@@ -210,12 +215,15 @@ class Chat(Client):
     _made: _Made = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._set("base_url", check_base_url(self.base_url, ("/chat/completions", "/completions")))
+        language = language_of(self.language)
+        self._set("base_url", check_base_url(self.base_url, language.own_ends))
         check_text("model", self.model)
         check_key("key", self.key)
         check_choice("api", self.api, APIS)
         if self.api == "azure":
             check_text("api_version", self.api_version)
+            if language.name != "openai":
+                raise ValueError(f"language={language.name!r}: leave out api='azure', which speaks OpenAI's")
         elif self.api_version is not None:
             raise ValueError(f"api_version={self.api_version!r}: is for api='azure'; leave it out")
         if self.system is not None:
@@ -223,7 +231,7 @@ class Chat(Client):
         check_choice("structure", self.structure, STRUCTURES)
         check_int("repairs", self.repairs, 0)
         check_prices(self.prices, self.model, needs_output=True)
-        self._set("body", checked_body(self.body, OWN_FIELDS))
+        self._set("body", checked_body(self.body, language.own_fields))
         self._set("headers", check_headers("headers", self.headers))
         if not isinstance(self.http, Http):
             raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
@@ -257,10 +265,16 @@ class Chat(Client):
         """The part that decides about replies, for a cache: see `Client.configuration`.
 
         Of `answer` and `structure` that is what a request asks for first, to the letter. The weaker form that
-        a service was asked in in the end does not count, nor what is made of the text of its reply.
+        a service was asked in in the end does not count, nor what is made of the text of its reply. Another
+        language is another question.
         """
-        asked = [[json.dumps(form.response_format), form.instruction] for form in self._made.forms[:1]]
-        return {**super().configuration, **({"asked": asked} if asked else {})}
+        told, language = super().configuration, self._made.language
+        if self._made.forms:
+            first = self._made.forms[0]
+            # OpenAI's alone, as it has been told since before there were others.
+            fields = first.fields.get("response_format", first.fields or None)
+            told["asked"] = [[json.dumps(fields), first.instruction]]
+        return told if language.name == "openai" else {**told, "language": language.name}
 
     # -- answers ---------------------------------------------------------------------------------------------
 
@@ -354,13 +368,12 @@ class Chat(Client):
 
     async def _ask(self, url: str, messages: Sequence[Mapping[str, str]], form: Form | None) -> _Reply:
         """Send one request. Raises HttpStatusError, AnswerError and NoReply."""
-        body = {"model": self.model, "messages": messages, **self.body}
-        if form is not None and form.response_format is not None:
-            body["response_format"] = form.response_format
+        language = self._made.language
+        body = language.body(self.model, messages, NO_FIELDS if form is None else form.fields, self.body)
         sent = whole_text(
             "prompt", json.dumps(body, separators=(",", ":"), ensure_ascii=False), self.http.surrogates
         )
-        response = await self._send("POST", url, headers=REQUEST_HEADERS, body=sent.encode())
+        response = await self._send("POST", url, headers=language.headers, body=sent.encode())
         # Looked at before it is parsed: hardly any reply has the word, and each call would pay.
         if response.status != OK or b'"error"' in response.body:
             failed = error_of(url, response)
@@ -368,17 +381,17 @@ class Chat(Client):
                 raise failed
         try:
             reply = json.loads(response.body)
-            choice = reply["choices"][0]
+            choice = language.choice(reply)
             beside = error_beside(reply, choice)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise self._no_completion(url, response, None) from None
         if beside is not None:
             # What failed is not paid for, unless it is counted.
-            counted = None if reply.get("usage") is None else self._usage(url, reply, choice)
+            counted = None if language.usage(reply) is None else self._usage(url, reply, choice)
             raise _error_in_reply(url, response, beside, counted)
         usage = self._usage(url, reply, choice)
         try:
-            text = text_of(choice, usage)
+            text = text_of(choice, usage, language.enough_tokens)
         except (LookupError, TypeError, AttributeError):
             raise self._no_completion(url, response, usage) from None
         if text is None:
@@ -403,10 +416,12 @@ class Chat(Client):
 
     def _usage(self, url: str, reply: Mapping[str, Any], choice: Mapping[str, Any]) -> Usage:
         """The usage of a reply, by the service's counts of tokens and the table of prices."""
-        counts = reply.get("usage")
+        language = self._made.language
+        counts = language.usage(reply)
         message = choice.get("message")
         tokens = ReplyTokens.of(counts, isinstance(message, Mapping) and bool(message.get("content")))
-        price = self.prices.get(str(reply.get("model"))) or self.prices.get(self.model)
+        model = reply.get("model") or reply.get("modelVersion")
+        price = self.prices.get(str(model)) or self.prices.get(self.model)
         cost, unknown = 0.0, None
         if price is None:
             unknown = f"Chat has no price of {self.model!r}: give prices, or Budget(usage=...)"
@@ -433,14 +448,15 @@ class Chat(Client):
             output_tokens=tokens.answered or 0,
             model=self.model,
             operation="chat",
-            provider=PROVIDERS[self.api],
+            provider=AZURE_PROVIDER if self.api == "azure" else language.provider,
             unknown_cost=unknown,
         )
 
     # -- addresses and headers -------------------------------------------------------------------------------
 
     def _headers(self) -> SecretHeaders:
-        return SecretHeaders(self.headers, self.key, "api-key" if self.api == "azure" else "bearer")
+        scheme = "api-key" if self.api == "azure" else self._made.language.key_header
+        return SecretHeaders(self.headers, self.key, scheme)
 
 
 class _Made:
@@ -449,12 +465,17 @@ class _Made:
     def __init__(self, chat: Chat) -> None:
         self.prompt = Prompt(chat.prompt)
         self.answer = None if chat.answer is None else Answer(chat.answer)
-        self.forms = [] if self.answer is None else forms_of(self.answer, chat.structure)
-        path = "/chat/completions"
+        self.language = language = language_of(chat.language)
+        self.forms: list[Form] = []
+        if self.answer is not None:
+            self.forms = forms_of(language.forms(self.answer), chat.structure, language.name)
+        path = language.path.replace("{model}", quote(chat.model, safe="/"))
         if chat.api == "azure":
             path = azure_path(chat.model, path, chat.api_version)
         # An address may refuse a model, or a key, and take another one.
         scope = "chat", chat.model, repr(chat.key)
+        if language.name != "openai":
+            scope = f"chat in {language.name}", *scope[1:]
         self.urls = addresses_of(chat.base_url, request_urls(chat.base_url, path), scope)
 
 

@@ -60,6 +60,7 @@ from pillarbox.clients.openai_api import (
     error_of,
     request_urls,
 )
+from pillarbox.clients.presets import EmbeddingPresets
 from pillarbox.clients.prices import Price, check_max_cost, check_prices
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.texts import TextTooLong, empty_text, texts_of
@@ -180,7 +181,7 @@ class _Learned:
 
 @naming_arguments
 @dataclass(frozen=True)
-class Embeddings(Client):
+class Embeddings(EmbeddingPresets, Client):
     """Client of an embedding service: vectors of texts, as a function that the operator calls with batches.
 
     Called with a list of texts, or an Arrow column of them, it returns a numpy block of shape (texts,

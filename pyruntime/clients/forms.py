@@ -46,6 +46,9 @@ MAY_NAME_FORM = frozenset({Kind.REFUSED_ROW, Kind.REFUSED_ALL, Kind.FAILED})
 WORDS_OF_FORMS = (
     *(b"response_format", b"json_schema", b"json_object", b"guided_json", b"structured output"),
     *(b"encoding_format", b"embed_dtype"),
+    *(b"text.format", b"output_config", b"output_format", b"tool_choice"),
+    *(b"responseJsonSchema", b"responseSchema", b"response_schema", b"response_json_schema"),
+    *(b"response_mime_type", b"responseMimeType"),
 )
 """Parts of a refusal that name the form, whatever the status: llama-cpp-python's is 500."""
 

@@ -5,15 +5,26 @@ Values; any thread.
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from pillarbox.clients.usage_fields import count_in, tokens_in
 from pillarbox.validate import check_number, naming_arguments
 
 TOKENS_OF_PRICES = 1e6
 """Tokens to which prices refer."""
+LITELLM_NAMES = {
+    "input": "input_cost_per_token",
+    "output": "output_cost_per_token",
+    "cached_input": "cache_read_input_token_cost",
+    "cache_write": "cache_creation_input_token_cost",
+}
+"""The names of prices, of one token each, in LiteLLM's file."""
 
 
 @naming_arguments
@@ -23,6 +34,7 @@ class Price:
 
     input: of the prompt, or of texts to embed. output: of the answer; None for vectors, which have no price
     of their own. cached_input: of the part of the prompt that the service had cached; None for `input`.
+    cache_write: of the part that it has put into its cache for later prompts (Anthropic); None for `input`.
 
         >>> from pillarbox.clients import Price
         >>> Price(input=0.5, output=2.0).cost(1_000_000, 500_000)
@@ -34,31 +46,84 @@ class Price:
     input: float
     output: float | None = None
     cached_input: float | None = None
+    cache_write: float | None = None
 
     def __post_init__(self) -> None:
         check_number("input", self.input, minimum=0.0)
-        for name in ("output", "cached_input"):
+        for name in ("output", "cached_input", "cache_write"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), minimum=0.0)
 
-    def cost(self, asked: int, answered: int = 0, kept: int = 0) -> float:
-        """Return the cost of `asked` input tokens, `kept` of them cached, and of `answered` output tokens."""
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], model: str, provider: str | None = None) -> dict[str, Price]:
+        """Return the price of `model` in a file of the user's, as `prices=` takes it.
+
+            >>> import json, pathlib
+            >>> from pillarbox.clients import Price
+            >>> entry = {"input_cost_per_token": 5e-07, "output_cost_per_token": 2e-06}
+            >>> _ = pathlib.Path("prices.json").write_text(json.dumps({"small": entry}))
+            >>> Price.read("prices.json", "small")["small"].output
+            2.0
+
+        path: of a JSON file in the form of LiteLLM's `model_prices_and_context_window.json`, read now, in
+        this process. model: as it is there, or without `provider` and a slash in front, such as "azure/".
+        Raises OSError, and ValueError for another file or a model that it lacks.
+        """
+        try:
+            entries = json.loads(Path(path).read_bytes())
+        except ValueError as error:
+            raise ValueError(f"prices={str(path)!r}: is not JSON: {error}") from None
+        for name in (model, f"{provider}/{model}"):
+            if isinstance(entries, dict) and isinstance(entries.get(name), dict):
+                return {model: _price_in(str(path), model, entries[name])}
+        near = get_close_matches(model, map(str, entries), 3) if isinstance(entries, dict) else []
+        meant = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+        raise ValueError(f"prices={str(path)!r}: has no price of model={model!r}{meant}")
+
+    def cost(self, asked: int, answered: int = 0, kept: int = 0, written: int = 0) -> float:
+        """Return the cost of `asked` input tokens and of `answered` output tokens.
+
+        Of the input, `kept` were cached, and `written` were put into the cache.
+        """
         for_kept = self.input if self.cached_input is None else self.cached_input
         cost = (asked - kept) * self.input + kept * for_kept + answered * (self.output or 0.0)
+        if self.cache_write is not None:
+            cost += written * (self.cache_write - self.input)
         return cost / TOKENS_OF_PRICES
+
+
+def _price_in(path: object, model: str, entry: Any) -> Price:
+    """The price of one entry of a file. Raises ValueError."""
+    found = {field: _per_million(path, entry, name) for field, name in LITELLM_NAMES.items()}
+    if found["input"] is None:
+        raise ValueError(f"prices={path!r}: has no input_cost_per_token of {model!r}")
+    if entry.get("mode") == "embedding":
+        found["output"] = None
+    return Price(**found)  # type: ignore[arg-type]
+
+
+def _per_million(path: object, entry: Mapping[str, Any], name: str) -> float | None:
+    price = entry.get(name)
+    if price is None:
+        return None
+    if isinstance(price, bool) or not isinstance(price, int | float):
+        raise ValueError(f"prices={path!r}: {name}={price!r} must be a number")
+    # To nine places: a million times a binary fraction is not the number that was written.
+    return round(price * TOKENS_OF_PRICES, 9)
 
 
 class ReplyTokens(NamedTuple):
     """Tokens that a reply used; None for what the service does not say.
 
     asked: of the prompt. answered: of the reply. in_all: of both. kept: of the prompt, those that the service
-    had kept.
+    had kept. written: those that it keeps from now on.
     """
 
     asked: int | None
     answered: int | None
     in_all: int | None
     kept: int
+    written: int = 0
 
     @classmethod
     def of(cls, usage: object, has_text: bool) -> ReplyTokens:
@@ -76,12 +141,13 @@ class ReplyTokens(NamedTuple):
                 answered = in_all - asked
         if asked is not None and answered is not None:
             in_all = asked + answered
-        kept = 0
+        kept = written = 0
         if asked and isinstance(usage, dict):
             details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
             if details:
                 kept = min(asked, count_in(details, "cached_tokens") or 0)
-        return cls(asked, answered, in_all, kept)
+                written = min(asked - kept, count_in(details, "written_tokens") or 0)
+        return cls(asked, answered, in_all, kept, written)
 
     def cost(self, price: Price) -> float | None:
         """The cost of all; None where a count is unknown that has a price."""
@@ -94,7 +160,7 @@ class ReplyTokens(NamedTuple):
 
     def least_cost(self, price: Price) -> float:
         """The cost of the known counts."""
-        return price.cost(self.asked or 0, self.answered or 0, self.kept)
+        return price.cost(self.asked or 0, self.answered or 0, self.kept, self.written)
 
 
 def check_prices(prices: object, model: str, *, needs_output: bool) -> None:

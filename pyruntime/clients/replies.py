@@ -75,9 +75,10 @@ def error_beside(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> Any:
     return reply.get("error") or choice.get("error") or None
 
 
-def text_of(choice: Mapping[str, Any], usage: Usage) -> str | None:
+def text_of(choice: Mapping[str, Any], usage: Usage, enough_tokens: str) -> str | None:
     """The text of a choice, parsed from JSON; None for a message that holds nothing at all.
 
+    enough_tokens: what a user gives for a longer reply.
     Raises the errors of this module, and LookupError, TypeError or AttributeError for what is not a choice.
     """
     message, reason = choice["message"], choice.get("finish_reason")
@@ -94,8 +95,8 @@ def text_of(choice: Mapping[str, Any], usage: Usage) -> str | None:
         raise ReplyRefused(f"the model does not answer ({said}){told}", usage)
     if kind is Kind.CUT:
         raise ReplyCut(
-            f"the reply was cut at the limit of tokens ({said}); give it more, as in "
-            "body={'max_tokens': 2_000}, or a shorter prompt",
+            f"the reply was cut at the limit of tokens ({said}); give it more, as in {enough_tokens}, or a "
+            "shorter prompt",
             usage,
         )
     if kind is Kind.FAILED:

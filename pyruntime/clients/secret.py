@@ -35,7 +35,9 @@ from typing import Any
 from pillarbox.redaction import MASK, redacted, remember_secret, visible
 from pillarbox.validate import check_callable, check_text
 
-SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
+SECRET_HEADERS = frozenset(
+    {"authorization", "proxy-authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie"}
+)
 """Headers, in lower case, whose values are keys."""
 HINT = (
     "use Secret.env('NAME'), Secret.file(path) or Secret.call(function); Secret.literal(key) if it may travel"

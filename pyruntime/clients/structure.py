@@ -3,18 +3,19 @@
 Values and pure functions: any thread.
 """
 
-# Services that speak OpenAI's language refuse `response_format`, know one of its kinds, refuse a schema that
-# says more than theirs, or ignore it all without a word. So requests try the forms, the strictest first:
+# Services refuse the fields of structured output, know one of its kinds, refuse a schema that says more than
+# theirs, or ignore it all without a word. So requests try the forms, the strictest first:
 # `pillarbox.clients.forms` says when.
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pillarbox.clients.answers import Answer
 
-STRUCTURES = ("auto", "json_schema", "json_object", "prompt")
+STRUCTURES = ("auto", "json_schema", "json_object", "tool", "prompt")
 
 ASK_FOR_SCHEMA_TEXT = "Answer with one JSON object that fits this JSON schema, and with nothing else:\n"
 
@@ -22,12 +23,12 @@ ASK_FOR_SCHEMA_TEXT = "Answer with one JSON object that fits this JSON schema, a
 class Form(NamedTuple):
     """One way to ask for an answer of a type.
 
-    kind: "json_schema", "json_object" or "prompt". response_format: of the request, or None. instruction:
-    what the prompt says besides, or nothing.
+    kind: "json_schema", "json_object", "tool" or "prompt". fields: of the request's body, beside the others.
+    instruction: what the prompt says besides, or nothing.
     """
 
     kind: str
-    response_format: dict[str, Any] | None
+    fields: dict[str, Any]
     instruction: str
 
     def extended(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -38,24 +39,27 @@ class Form(NamedTuple):
         return [*before, {**question, "content": f"{question['content']}\n\n{self.instruction}"}]
 
 
-def forms_of(answer: Answer, structure: str) -> list[Form]:
-    """The forms that `structure`, one of `STRUCTURES`, stands for, the strictest first."""
+def forms_by(
+    answer: Answer, by_schema: Callable[[dict[str, Any]], dict[str, Any]], weaker: Sequence[Form] = ()
+) -> list[Form]:
+    """The forms of a service, the strictest first: by a schema, by a plainer one, `weaker`, by the prompt.
+
+    by_schema: gives the fields of a request for a schema. In `weaker`, and where a schema says less than the
+    answer's own, the prompt says the rest.
+    """
     instruction = ASK_FOR_SCHEMA_TEXT + json.dumps(answer.schema, ensure_ascii=False)
-
-    def by_schema(schema: dict[str, Any], said: str) -> Form:
-        described = {"name": answer.name, "schema": schema, "strict": answer.is_strict}
-        return Form("json_schema", {"type": "json_schema", "json_schema": described}, said)
-
-    schemas = [by_schema(answer.schema, "")]
+    forms = [Form("json_schema", by_schema(answer.schema), "")]
     if answer.plain_schema != answer.schema:
         # What the service does not hold to stands in the prompt.
-        schemas.append(by_schema(answer.plain_schema, instruction))
-    json_object = {"type": "json_object"}
-    forms = [
-        *schemas,
-        # Some services obey a schema here, in particular llama.cpp's.
-        Form("json_object", {**json_object, "schema": answer.schema}, instruction),
-        Form("json_object", json_object, instruction),
-        Form("prompt", None, instruction),
-    ]
-    return [form for form in forms if structure in ("auto", form.kind)]
+        forms.append(Form("json_schema", by_schema(answer.plain_schema), instruction))
+    weaker = [form._replace(instruction=instruction) for form in weaker]
+    return [*forms, *weaker, Form("prompt", {}, instruction)]
+
+
+def forms_of(forms: Sequence[Form], structure: str, language: str) -> list[Form]:
+    """The forms of a language that `structure`, one of `STRUCTURES`, stands for. Raises ValueError."""
+    found = [form for form in forms if structure in ("auto", form.kind)]
+    if not found:
+        kinds = ", ".join(map(repr, dict.fromkeys(form.kind for form in forms)))
+        raise ValueError(f"structure={structure!r}: language={language!r} has no such form, but {kinds}")
+    return found

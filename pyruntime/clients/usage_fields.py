@@ -34,6 +34,37 @@ def count_in(counts: object, name: str) -> int | None:
     return _first(counts, (name,)) if isinstance(counts, dict) else None
 
 
+def under_openai_names(
+    usage: object,
+    *,
+    asked: tuple[str, ...],
+    answered: tuple[str, ...],
+    in_all: str = "",
+    kept: str = "",
+    written: str = "",
+) -> dict[str, Any] | None:
+    """The counts of another form under OpenAI's names; None for what is not an object.
+
+    asked, answered: the names of counts that are parts of the input, and of the output. One that is left out
+    is none of it; one that cannot be read makes the sum unknown. kept, written: tokens of the input that the
+    service had cached, and that it has put into its cache.
+    """
+    if not isinstance(usage, dict):
+        return None
+    details = {"cached_tokens": usage.get(kept), "written_tokens": usage.get(written)}
+    return {
+        "prompt_tokens": _sum(usage, asked),
+        "completion_tokens": _sum(usage, answered),
+        "total_tokens": usage.get(in_all),
+        "prompt_tokens_details": details,
+    }
+
+
+def _sum(counts: dict[str, Any], names: tuple[str, ...]) -> int | None:
+    found = [_count(value) for name in names if (value := counts.get(name)) is not None]
+    return None if not found or None in found else sum(each or 0 for each in found)
+
+
 def _first(counts: dict[str, Any], names: tuple[str, ...]) -> int | None:
     """The first known count under one of the names; a 0 only where no other name says more."""
     found = None

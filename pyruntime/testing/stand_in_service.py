@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from pillarbox.testing.stand_in_languages import KEY_HEADERS, LANGUAGES, Refused, key_refused
 from pillarbox.testing.stand_in_values import SchemaRefused, count_tokens, embed, reply
 from pillarbox.validate import (
     check_int,
@@ -220,10 +221,11 @@ def serve(
     get half of one. slow: seconds that each answer takes. seed: selects other requests to fail.
     Raises TypeError and ValueError for arguments, OSError if the port is in use.
 
-    The address `url` ends in `/v1`. Below it are `/embeddings`, `/chat/completions` and `/models` as in
-    OpenAI's protocol, `/planes/{tailnum}` (GET, JSON; 404 unless it is a tail number such as N14228),
-    `/planes/{tailnum}/owner` (text in ISO-8859-1), `/planes` (POST of one or more tail numbers), and
-    `/statistics`.
+    The address `url` ends in `/v1`. Below it are `/embeddings`, `/chat/completions`, `/responses` and
+    `/models` as in OpenAI's protocol, `/messages` as in Anthropic's and `/models/{model}:generateContent` as
+    in Gemini's, which refuse what these refuse, `/planes/{tailnum}` (GET, JSON; 404 unless it is a tail
+    number such as N14228), `/planes/{tailnum}/owner` (text in ISO-8859-1), `/planes` (POST of one or more
+    tail numbers), and `/statistics`.
     """
     check_int("port", port, 0, 65_535)
     check_positive_int("dimensions", dimensions)
@@ -313,14 +315,6 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class _Refused(Exception):
-    """Raised by what answers a request: the status, message and code of an error object."""
-
-    def __init__(self, status: HTTPStatus, message: str, code: str | None = None) -> None:
-        super().__init__(message)
-        self.status, self.code = status, code
-
-
 class _Handler(BaseHTTPRequestHandler):
     """Serves one connection, on a thread of its own."""
 
@@ -345,22 +339,26 @@ class _Handler(BaseHTTPRequestHandler):
             if not self._passes_faults(service, content):
                 return
         try:
-            self._check_key(service)
+            self._check_key(service, path)
             body = _json_of(content) if self.command == "POST" else None
             headers = {name.lower(): value for name, value in self.headers.items()}
             if not path.endswith("/statistics"):
                 service.requests.append(ServedRequest(self.command, self.path, headers, body))
-            kind, found = _answer(service, self.command, path, body)
-        except _Refused as refused:
-            described = {"message": str(refused), "type": "invalid_request_error", "code": refused.code}
-            self._send(refused.status, _json({"error": described}))
+            kind, found = _answer(service, self.command, path, body, headers)
+        except Refused as refused:
+            self._send(refused.status, _json(refused.body))
             return
         self._send(HTTPStatus.OK, found, kind)
 
-    def _check_key(self, service: StandInService) -> None:
-        given = (self.headers.get("Authorization", ""), self.headers.get("api-key"))
-        if service.key is not None and service.key not in (given[0].removeprefix("Bearer "), given[1]):
-            raise _Refused(HTTPStatus.UNAUTHORIZED, "Incorrect API key provided", "invalid_api_key")
+    def _check_key(self, service: StandInService, path: str) -> None:
+        header = next((name for end, name in KEY_HEADERS.items() if path.endswith(end)), None)
+        if header is None:
+            bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
+            given = [bearer, self.headers.get("api-key")]
+        else:
+            given = [self.headers.get(header)]
+        if service.key is not None and service.key not in given:
+            raise key_refused(path)
 
     def _passes_faults(self, service: StandInService, content: bytes) -> bool:
         """Wait as long as the service is slow, and have the request's fault happen. False if it has one."""
@@ -417,22 +415,30 @@ def _json_of(content: bytes) -> Any:
     try:
         return json.loads(content)
     except ValueError as error:
-        raise _Refused(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
+        raise Refused(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
 
 
 # -- answers -------------------------------------------------------------------------------------------------
 
 
-def _answer(service: StandInService, method: str, path: str, body: object) -> tuple[str, bytes]:
-    """The content type and the content of the answer to a request. Raises _Refused."""
+def _answer(
+    service: StandInService, method: str, path: str, body: object, headers: Mapping[str, str]
+) -> tuple[str, bytes]:
+    """The content type and the content of the answer to a request. Raises Refused."""
     at = unquote(path).removeprefix("/v1")
     if method == "POST":
         if not isinstance(body, dict):
-            raise _Refused(HTTPStatus.BAD_REQUEST, "the body must be a JSON object")
+            raise Refused(HTTPStatus.BAD_REQUEST, "the body must be a JSON object")
         if at.endswith("/embeddings"):
             return "application/json", _embeddings(service, body)
         if at.endswith("/chat/completions"):
             return "application/json", _chat(service, body)
+        spoken = next((answer for end, answer in LANGUAGES.items() if at.endswith(end)), None)
+        if spoken is not None:
+            model = at.removeprefix("/models/").partition(":")[0]
+            answered = spoken(body, headers, model)
+            service.books.answered([answered.asked], answered.tokens)
+            return "application/json", _json(answered.body)
         if at == "/planes":
             asked = body.get("tailnum")
             names = asked if isinstance(asked, list) else [asked]
@@ -452,12 +458,13 @@ def _answer(service: StandInService, method: str, path: str, body: object) -> tu
             if part:
                 return "text/plain; charset=ISO-8859-1", "Zoë, Øre".encode("latin-1")
             return "application/json", _json(plane)
-        raise _Refused(HTTPStatus.NOT_FOUND, f"no plane {name!r}: a tail number is such as N14228")
+        raise Refused(HTTPStatus.NOT_FOUND, f"no plane {name!r}: a tail number is such as N14228")
     known = (
-        "POST /v1/embeddings, /v1/chat/completions, /v1/planes; "
+        "POST /v1/embeddings, /v1/chat/completions, /v1/responses, /v1/messages, "
+        "/v1/models/NAME:generateContent, /v1/planes; "
         "GET /v1/planes/N14228, /v1/models, /v1/statistics"
     )
-    raise _Refused(HTTPStatus.NOT_FOUND, f"no {method} {path} here; there are {known}")
+    raise Refused(HTTPStatus.NOT_FOUND, f"no {method} {path} here; there are {known}")
 
 
 def _plane(name: object) -> dict[str, Any] | None:
@@ -494,18 +501,18 @@ def _embeddings(service: StandInService, body: dict[str, Any]) -> bytes:
     given = body.get("input")
     texts: Any = [given] if isinstance(given, str) or _are_tokens(given) else given
     if not isinstance(texts, list) or not texts:
-        raise _Refused(HTTPStatus.BAD_REQUEST, "input: must be a text or a list of texts")
+        raise Refused(HTTPStatus.BAD_REQUEST, "input: must be a text or a list of texts")
     if len(texts) > MAX_TEXTS:
-        raise _Refused(HTTPStatus.BAD_REQUEST, f"input: {len(texts)} texts, at most {MAX_TEXTS} are allowed")
+        raise Refused(HTTPStatus.BAD_REQUEST, f"input: {len(texts)} texts, at most {MAX_TEXTS} are allowed")
     texts = [" ".join(map(str, each)) if _are_tokens(each) else each for each in texts]
     if not all(isinstance(each, str) and each for each in texts):
-        raise _Refused(HTTPStatus.BAD_REQUEST, "input: each text must be a string that is not empty")
+        raise Refused(HTTPStatus.BAD_REQUEST, "input: each text must be a string that is not empty")
     dimensions = body.get("dimensions", service.dimensions)
     if not isinstance(dimensions, int) or not 1 <= dimensions <= 65_536:
-        raise _Refused(HTTPStatus.BAD_REQUEST, f"dimensions={dimensions!r}: must be from 1 to 65,536")
+        raise Refused(HTTPStatus.BAD_REQUEST, f"dimensions={dimensions!r}: must be from 1 to 65,536")
     encoding = body.get("encoding_format", "float")
     if encoding not in ("float", "base64"):
-        raise _Refused(HTTPStatus.BAD_REQUEST, f"encoding_format={encoding!r}: must be 'float' or 'base64'")
+        raise Refused(HTTPStatus.BAD_REQUEST, f"encoding_format={encoding!r}: must be 'float' or 'base64'")
     data = []
     for at, text in enumerate(texts):
         vector = _vector(text, dimensions)
@@ -524,18 +531,18 @@ def _are_tokens(value: object) -> bool:
 def _chat(service: StandInService, body: dict[str, Any]) -> bytes:
     messages = body.get("messages")
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages) or not messages:
-        raise _Refused(HTTPStatus.BAD_REQUEST, "messages: must be a list of objects with role and content")
+        raise Refused(HTTPStatus.BAD_REQUEST, "messages: must be a list of objects with role and content")
     if body.get("stream"):
-        raise _Refused(HTTPStatus.BAD_REQUEST, "stream: the stand-in answers as a whole")
+        raise Refused(HTTPStatus.BAD_REQUEST, "stream: the stand-in answers as a whole")
     form = body.get("response_format") or {"type": "text"}
     kind = form.get("type") if isinstance(form, dict) else None
     if kind not in ("text", "json_object", "json_schema"):
-        raise _Refused(HTTPStatus.BAD_REQUEST, f"response_format: {kind!r} is not supported")
+        raise Refused(HTTPStatus.BAD_REQUEST, f"response_format: {kind!r} is not supported")
     schema = form.get("json_schema", {}).get("schema") if kind == "json_schema" else form.get("schema")
     try:
         text = reply(messages, schema, kind != "text")
     except SchemaRefused as refused:
-        raise _Refused(HTTPStatus.BAD_REQUEST, f"response_format: {refused}") from None
+        raise Refused(HTTPStatus.BAD_REQUEST, f"response_format: {refused}") from None
     most = body.get("max_completion_tokens") or body.get("max_tokens") or math.inf
     asked, said = sum(count_tokens(str(each.get("content"))) for each in messages), count_tokens(text)
     if said > most:

@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 
 from pillarbox import async_map
-from pillarbox.clients import Chat, Embeddings, Http, HttpLookup, Price, Secret
+from pillarbox.clients import Chat, Embeddings, Http, HttpLookup, Language, Price, Secret
 from pillarbox.ledger import Ledger
 from tests.clients.raw_service import RawRequest, RawService, raw_answer
 from tests.clients.test_long_texts import TOKENIZERS
@@ -53,6 +53,13 @@ def answer(request: RawRequest) -> bytes:
         choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
         usage = {"prompt_tokens": 5, "completion_tokens": 5}
         return raw_answer(json.dumps({"choices": [choice], "usage": usage}).encode())
+    if ":generateContent" in request.path:
+        part = {"text": json.dumps({"mood": "good", "score": 1, "why": None})}
+        candidate = {"content": {"role": "model", "parts": [part]}, "finishReason": "STOP"}
+        return raw_answer(json.dumps({"candidates": [candidate]}).encode())
+    if request.path.endswith("/messages"):
+        block = {"type": "text", "text": json.dumps({"mood": "good", "score": 1, "why": None})}
+        return raw_answer(json.dumps({"content": [block], "stop_reason": "end_turn"}).encode())
     if "embed" in request.path:
         texts = asked.get("input", asked.get("inputs"))
         vectors = [[float(len(text)), 1.0, 2.0][: asked.get("dimensions", 3)] for text in texts]
@@ -187,6 +194,12 @@ CHAT = [
     Case("key", {"key": Secret.literal("k1")}),
     Case("api", AZURE),
     Case("api_version", {"api_version": "2026-02-01"}, AZURE),
+    Case("language", {"language": "responses"}),
+    Case("language", {"language": "anthropic"}),
+    Case("language", {"language": "gemini"}),
+    Case("language", {"language": Language()}, {"language": "openai"}),
+    Case("answer", {"answer": described("anew")}, {"answer": mood(), "language": "gemini"}),
+    Case("structure", {"structure": "tool"}, {"answer": mood(), "language": "anthropic"}),
     Case("body", {"body": {"temperature": 0}}),
     Case("body", {"body": {"top_p": 1, "seed": 7}}, {"body": {"seed": 7, "top_p": 1}}),
     Case("headers", {"headers": {"X-Task": "mood"}}),

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
 
 from pillarbox.clients.answers import Answer
-from pillarbox.clients.structure import forms_of
+from pillarbox.clients.language import Language
 
 
 def plain_of(fields: dict[str, Any], **more: Any) -> Any:
@@ -59,8 +59,8 @@ def test_a_schema_without_bounds_has_one_form_by_schema() -> None:
     kinds = {
         bounds: [
             form.kind
-            for form in forms_of(
-                Answer({"type": "object", "properties": {"a": {"type": "integer", **bound}}}), "auto"
+            for form in Language().forms(
+                Answer({"type": "object", "properties": {"a": {"type": "integer", **bound}}})
             )
         ]
         for bounds, bound in ((False, {}), (True, {"minimum": 0}))

@@ -1,0 +1,70 @@
+"""Gemini's `generateContent`. Pure; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pillarbox.clients.answers import Answer
+from pillarbox.clients.language import Fields, Language, Messages, instructions_apart, merged
+from pillarbox.clients.languages.openapi_schema import openapi_schema
+from pillarbox.clients.structure import Form, forms_by
+from pillarbox.clients.usage_fields import under_openai_names
+
+
+class Gemini(Language):
+    """The model stands in the path. A blocked prompt is a refusal, and what was thought is output."""
+
+    name = "gemini"
+    path = "/models/{model}:generateContent"
+    own_ends = (":generateContent", "/models")
+    provider = "gcp.gemini"
+    key_header = "x-goog-api-key"
+    own_fields = frozenset({"model", "contents", "systemInstruction", "system_instruction"})
+    enough_tokens = "body={'generationConfig': {'maxOutputTokens': 2_000}}"
+
+    def forms(self, answer: Answer) -> list[Form]:
+        """See `Language.forms`."""
+        older = _config(responseSchema=openapi_schema(answer.plain_schema))
+        weaker = [Form("json_schema", older, ""), Form("json_object", _config(), "")]
+        return forms_by(answer, lambda schema: _config(responseJsonSchema=schema), weaker)
+
+    def body(self, model: str, messages: Messages, fields: Fields, more: Fields) -> dict[str, Any]:
+        """See `Language.body`."""
+        system, rest = instructions_apart(messages)
+        said = {} if system is None else {"systemInstruction": {"parts": [{"text": system}]}}
+        roles = {"assistant": "model"}
+        contents = [
+            {"role": roles.get(each["role"], each["role"]), "parts": [{"text": each["content"]}]}
+            for each in rest
+        ]
+        return merged({**said, "contents": contents, **more}, fields)
+
+    def choice(self, reply: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See `Language.choice`."""
+        if not reply.get("candidates") and (blocked := reply["promptFeedback"]["blockReason"]):
+            refusal = f"the prompt was blocked: {blocked}"
+            return {"message": {"content": None, "refusal": refusal}, "finish_reason": blocked}
+        candidate = reply["candidates"][0]
+        parts = (candidate.get("content") or {}).get("parts") or []
+        texts = [part["text"] for part in parts if "text" in part and not part.get("thought")]
+        message = {
+            "content": "".join(texts) if texts else None,
+            "reasoning": [part for part in parts if part.get("thought")],
+            "tool_calls": [part for part in parts if "functionCall" in part],
+        }
+        return {"message": message, "finish_reason": candidate.get("finishReason")}
+
+    def usage(self, reply: Mapping[str, Any]) -> object:
+        """See `Language.usage`."""
+        return under_openai_names(
+            reply.get("usageMetadata"),
+            asked=("promptTokenCount", "toolUsePromptTokenCount"),
+            answered=("candidatesTokenCount", "thoughtsTokenCount"),
+            in_all="totalTokenCount",
+            kept="cachedContentTokenCount",
+        )
+
+
+def _config(**schema: Any) -> dict[str, Any]:
+    return {"generationConfig": {"responseMimeType": "application/json", **schema}}
