@@ -15,7 +15,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="pillarbox", description="Pillarbox on the command line.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     # What a command needs is imported when it is called.
+    commands.add_parser("ask", add_help=False, help="columns of a model's answers beside those of a file")
     commands.add_parser("doctor", add_help=False, help="check this machine, or the executors of a cluster")
+    commands.add_parser("embed", add_help=False, help="a column of vectors beside those of a file")
     commands.add_parser("java-home", add_help=False, help="print a JAVA_HOME for Spark")
     commands.add_parser("ledger", add_help=False, help="the files in which finished calls are kept")
     commands.add_parser("pack", add_help=False, help="one file that brings Pillarbox to Spark's executors")
@@ -24,6 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from pillarbox.doctor import main as doctor
 
         return doctor(rest)
+    if words.command in ("ask", "embed"):
+        from pillarbox.file_jobs import main as file_job
+
+        return file_job(words.command, rest)
     if words.command == "pack":
         from pillarbox.pack import main as pack
 

@@ -1,0 +1,152 @@
+"""The commands `pillarbox embed` and `pillarbox ask`: files in, files out, by a real service on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="PySpark is not installed")
+
+import pyarrow as pa
+from pyarrow import csv, parquet
+
+from pillarbox import __main__ as command
+from pillarbox.testing import serve
+from pillarbox.testing.stand_in_service import StandInService
+from tests.waiting import wait_until
+
+ROWS = 40
+TEXTS = [f"text {number}" for number in range(ROWS)]
+TABLE = pa.table({"id": [*range(ROWS)], "text": TEXTS})
+COMPLETE, INCOMPLETE, FAILED, INTERRUPTED = 0, 1, 2, 130
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    parquet.write_table(TABLE, "in.parquet")
+    csv.write_csv(TABLE, "in.csv")
+    Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in TABLE.to_pylist()), "utf-8")
+    return tmp_path
+
+
+def client_of(service: StandInService) -> list[str]:
+    return ["--client", f"{service.url}#any-model"]
+
+
+def lines_of(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(name).read_text("utf-8").splitlines()]
+
+
+@pytest.mark.contract("`pillarbox embed` adds a column of vectors to a file, and ends with 0.")
+@pytest.mark.parametrize("given", ["in.parquet", "in.csv", "in.jsonl"])
+def test_a_file_gets_vectors_beside_its_columns(folder: Path, given: str) -> None:
+    with serve(dimensions=4) as service:
+        ended = command.main(["embed", given, "out.parquet", "--column", "text", *client_of(service)])
+    made = parquet.read_table("out.parquet")
+    assert ended == COMPLETE
+    assert made.schema.names == ["id", "text", "vector", "_error"]
+    assert made["id"].to_pylist() == [*range(ROWS)] and made["_error"].null_count == ROWS
+    assert {len(vector) for vector in made["vector"].to_pylist()} == {4}
+    assert sorted(os.listdir()) == ["in.csv", "in.jsonl", "in.parquet", "out.parquet"]
+
+
+@pytest.mark.contract("`pillarbox ask` adds the answers of a model to a file.")
+def test_a_file_gets_answers_beside_its_columns(folder: Path) -> None:
+    schema = {"type": "object", "properties": {"good": {"type": "boolean"}}, "required": ["good"]}
+    Path("answer.json").write_text(json.dumps(schema), "utf-8")
+    asked = ["ask", "in.parquet", "out.jsonl", "--prompt", "Good? {text}"]
+    with serve() as service:
+        assert command.main([*asked, *client_of(service), "--keep", "id"]) == COMPLETE
+        assert [*lines_of("out.jsonl")[0]] == ["id", "answer", "_error"]
+        assert command.main([*asked, *client_of(service), "--schema", "answer.json"]) == COMPLETE
+    assert {type(row["good"]) for row in lines_of("out.jsonl")} == {bool}
+
+
+@pytest.mark.contract("A command whose budget ends says so by 1, and the same command pays for the rest.")
+def test_a_budget_that_ends_leaves_the_rest_to_the_next_run(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ask", "in.parquet", "out.parquet", "--prompt", "Good? {text}", "--ledger", "kept"]
+    with serve() as service:
+        words += client_of(service)
+        assert command.main([*words, "--max-calls", "10"]) == INCOMPLETE
+        first = parquet.read_table("out.parquet")
+        assert service.statistics().inputs == 10 == first["_error"].null_count
+        assert "30 were not called" in capsys.readouterr().err
+        assert command.main(words) == COMPLETE
+        assert parquet.read_table("out.parquet")["_error"].null_count == ROWS
+        counts = service.statistics()
+    assert (counts.inputs, counts.repeated_inputs) == (ROWS, 0)
+
+
+def test_rows_that_fail_have_their_error_and_end_with_1(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parquet.write_table(TABLE.set_column(1, "text", pa.array(["", *TEXTS[1:]])), "in.parquet")
+    with serve(dimensions=4) as service:
+        words = ["embed", "in.parquet", "out.jsonl", "--column", "text", "--into", "v"]
+        assert command.main([*words, *client_of(service)]) == INCOMPLETE
+    rows = lines_of("out.jsonl")
+    assert rows[0]["_error"]["type"] == "EmptyText" and rows[0]["v"] is None
+    assert all(len(row["v"]) == 4 and row["_error"] is None for row in rows[1:])
+    assert "of 40 rows 1 failed, 0 were not called" in capsys.readouterr().err
+
+
+@pytest.mark.contract("Ctrl-C leaves no file, and with a ledger the same command pays for nothing twice.")
+def test_an_interrupted_command_goes_on_where_it_was(folder: Path) -> None:
+    words = ["ask", "in.parquet", "out.parquet", "--prompt", "Good? {text}", "--ledger", "kept"]
+    with serve(slow=0.02) as service:
+        words = [sys.executable, "-m", "pillarbox", *words, *client_of(service), "--capacity", "1"]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as running:
+            wait_until(lambda: service.statistics().answered > 5)
+            running.send_signal(signal.SIGINT)
+            _, said = running.communicate()
+        assert running.returncode == INTERRUPTED, said
+        assert "run it again to continue" in said and not Path("out.parquet").exists()
+        assert service.statistics().inputs < ROWS
+        assert subprocess.run(words, check=False).returncode == COMPLETE
+        # The call that was in flight.
+        assert service.statistics().repeated_inputs <= 1
+    assert parquet.read_table("out.parquet").num_rows == ROWS
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["in.parquet", "out.csv"], "must end with .parquet or .jsonl"),
+        (["in.parquet", "in.parquet"], "is the input"),
+        (["no.parquet", "out.parquet"], "no.parquet"),
+        (["in.txt", "out.parquet"], "must end with .parquet, .csv or .jsonl"),
+        (["in.parquet", "out.parquet", "--client", "nonsense:model"], "must be PRESET:MODEL"),
+        (["in.parquet", "out.parquet", "--client", "http://127.0.0.1:1/v1"], "the model is missing"),
+        (["in.parquet", "out.parquet", "--column", "words"], "'words' is not a column"),
+        (["in.parquet", "out.parquet", "--max-cost", "1"], "price"),
+    ],
+)
+def test_what_cannot_be_ends_with_2_before_the_first_call(
+    folder: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("in.txt").write_text("text\n", "utf-8")
+    with serve(dimensions=4) as service:
+        given = ["embed", "--column", "text", *client_of(service), *words]
+        assert command.main(given) == FAILED
+        assert service.statistics().requests == 0
+    assert said in capsys.readouterr().err
+    assert not Path("out.parquet").exists()
+
+
+@pytest.mark.spark
+def test_the_same_command_runs_in_spark(spark: Any, folder: Path) -> None:
+    with serve(dimensions=4) as service:
+        words = ["embed", str(folder / "in.parquet"), str(folder / "out.parquet"), "--column", "text"]
+        assert command.main([*words, *client_of(service), "--spark"]) == COMPLETE
+    made = spark.read.parquet(str(folder / "out.parquet"))
+    assert made.count() == ROWS and made.columns == ["id", "text", "vector", "_error"]
