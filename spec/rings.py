@@ -102,7 +102,7 @@ RINGS: Mapping[str, Ring] = {
     ),
     "frames": Ring(
         "tables of pandas, Polars, Arrow, DuckDB and datasets in place of DataFrames",
-        ("file_jobs", "frames", "spark.local_frame"),
+        ("file_jobs", "frames", "spark.local_frame", "tasks"),
         needs=frozenset({"clients", "observe"}),
     ),
     "job": Ring(
