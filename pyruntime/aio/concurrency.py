@@ -86,6 +86,8 @@ FAR_SHARE = 0.75
 """Share of a limit that was refused below which no latency but a long one holds back the limit."""
 HELD_CALLS = 32.0
 """Calls of such a window, at least: smaller ones are counted together."""
+MIN_BESIDE = 4
+"""Slots beside the limit for calls that seem never to end, at most; as many as the limit, if that is more."""
 SMALL_STEP = 0.2
 """Share by which a limit may change without a round trip that is not measured."""
 SAME_KNEE = 0.05
@@ -380,6 +382,11 @@ class AdaptiveController:
         self._look_trips = LOOK_AFTER_TRIPS
         # Cuts without a round trip between.
         self._cuts = 0
+
+    def slots(self, stuck: int) -> int:
+        """Calls that may be in flight, where so many of them seem never to end: these have slots beside."""
+        # spec: Adaptive!Find
+        return min(self.limit + min(stuck, max(MIN_BESIDE, self.limit)), self._options.most)
 
     def succeeded(self, seconds: float) -> None:
         """Note that an attempt succeeded after so many seconds."""

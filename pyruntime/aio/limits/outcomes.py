@@ -71,7 +71,9 @@ class TaskOutcomes:
     def __init__(
         self, limit: Callable[[], int], clock: Callable[[], float], report: Callable[[float], None]
     ) -> None:
-        self.round_trip = math.inf
+        self.told_trip = math.inf
+        """Seconds of a call of all tasks, as the coordinator has said."""
+        self._trip = math.inf
         self._limit = limit
         self._clock = clock
         self._report = report
@@ -84,10 +86,15 @@ class TaskOutcomes:
         """See `CapacityFinder`."""
         return self._limit()
 
+    @property
+    def round_trip(self) -> float:
+        """See `CapacityFinder`: that of other tasks until a call of this one was answered."""
+        return self.told_trip if self._trip == math.inf else self._trip
+
     def succeeded(self, seconds: float) -> None:
         """See `CapacityFinder`."""
-        trip = self.round_trip
-        self.round_trip = seconds if trip == math.inf else trip + TRIP_SHARE * (seconds - trip)
+        trip = self._trip
+        self._trip = seconds if trip == math.inf else trip + TRIP_SHARE * (seconds - trip)
         self._add(self._answered, seconds)
 
     def failed(self, overloaded: bool, seconds: float | None = None) -> None:
@@ -140,6 +147,15 @@ class JobCapacity:
     def limit(self) -> int:
         """Calls that may be in flight now."""
         return self._controller.limit
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds of a call, as far as known; infinite where it is not."""
+        return self._controller.round_trip
+
+    def beside(self, stuck: int) -> int:
+        """Slots beside `limit` for so many calls of all tasks that seem never to end."""
+        return self._controller.slots(stuck) - self._controller.limit
 
     def resume(self, calls: int) -> None:
         """Go on from so many calls, which the tasks of a coordinator that has died still have in flight."""

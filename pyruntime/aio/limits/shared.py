@@ -68,6 +68,13 @@ class SharedSlots(Protocol):
     def finder(self) -> CapacityFinder | None:
         """Takes the outcomes of calls, where their number is found by them; None where it is given."""
 
+    @property
+    def stuck(self) -> int:
+        """Of the calls in flight, those that seem never to end: they keep their slots."""
+
+    def hang(self, calls: int) -> None:
+        """Note that so many calls in flight seem never to end. Where the number is found, for others."""
+
     def start(
         self,
         in_flight: Callable[[], int],
