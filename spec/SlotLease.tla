@@ -260,8 +260,9 @@ NothingLost == Quiet => Sum(book, Tasks) = Sum(Live, Tasks)
 TypeOK == \A t \in Tasks :
     book[t] >= found[t] /\ found[t] >= 0 /\ held[t] >= 0 /\ flying[t] >= hung[t] /\ hung[t] >= 0
 
-(* A task that is connected gets a slot, sooner or later, unless it is cut off or ends; one beside those of its      *)
-(* calls that hang, which it may use.                                                                              *)
+\* One beside those of its calls that hang, which it may use.
+
+(* A task that is connected gets a slot, sooner or later, unless it is cut off or ends.                            *)
 NoStarvation == \A t \in Tasks :
     (life[t] = "live" /\ link[t])
         ~> (held[t] - (IF asked[t] THEN 1 ELSE 0) > hung[t] \/ ~link[t] \/ life[t] # "live")

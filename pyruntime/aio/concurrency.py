@@ -112,7 +112,8 @@ class Adaptive:
     nothing.
 
     A call that has run for 16 round trips, and for a second at least, has a slot beside the limit, so that
-    calls that hang do not use it up: as many as the limit at most, and four at least.
+    calls that hang do not use it up: as many as the limit at most, and four at least. With `Shared` those of
+    all tasks count together.
 
     A rate limit (429) is not a full server: with a `Retry` such refusals give calls a pace, and leave the
     limit as it is.
@@ -386,7 +387,9 @@ class AdaptiveController:
     def slots(self, stuck: int) -> int:
         """Calls that may be in flight, where so many of them seem never to end: these have slots beside."""
         # spec: Adaptive!Find
-        return min(self.limit + min(stuck, max(MIN_BESIDE, self.limit)), self._options.most)
+        # A look does not take theirs: it would never end where all calls that are left hang.
+        found = self.limit if self._look is None else self._look.limit
+        return min(self.limit + min(stuck, max(MIN_BESIDE, found)), self._options.most)
 
     def succeeded(self, seconds: float) -> None:
         """Note that an attempt succeeded after so many seconds."""

@@ -64,6 +64,7 @@ class Outcomes(NamedTuple):
 class TaskOutcomes:
     """Gathers the outcomes of one task: a `CapacityFinder` whose limit is found elsewhere.
 
+    `round_trip` is that of this task's calls, and is set to that of all tasks where they are told another.
     limit: gives the slots of the task. clock: seconds, which never go back. report: called with the seconds
     after which outcomes are to be taken, with the first one and with the first refusal.
     """
@@ -71,9 +72,7 @@ class TaskOutcomes:
     def __init__(
         self, limit: Callable[[], int], clock: Callable[[], float], report: Callable[[float], None]
     ) -> None:
-        self.told_trip = math.inf
-        """Seconds of a call of all tasks, as the coordinator has said."""
-        self._trip = math.inf
+        self.round_trip = math.inf
         self._limit = limit
         self._clock = clock
         self._report = report
@@ -86,15 +85,10 @@ class TaskOutcomes:
         """See `CapacityFinder`."""
         return self._limit()
 
-    @property
-    def round_trip(self) -> float:
-        """See `CapacityFinder`: that of other tasks until a call of this one was answered."""
-        return self.told_trip if self._trip == math.inf else self._trip
-
     def succeeded(self, seconds: float) -> None:
         """See `CapacityFinder`."""
-        trip = self._trip
-        self._trip = seconds if trip == math.inf else trip + TRIP_SHARE * (seconds - trip)
+        trip = self.round_trip
+        self.round_trip = seconds if trip == math.inf else trip + TRIP_SHARE * (seconds - trip)
         self._add(self._answered, seconds)
 
     def failed(self, overloaded: bool, seconds: float | None = None) -> None:

@@ -182,7 +182,8 @@ class SlotLease:
                     self._come_down_to(message.slots)
                     self.release()
                 elif isinstance(message, RoundTrip) and self.finder is not None:
-                    self.finder.told_trip = message.seconds
+                    # Its own calls may have hung since it was another.
+                    self.finder.round_trip = message.seconds
                 self._changed()
         finally:
             self._lost_at = self._clock()

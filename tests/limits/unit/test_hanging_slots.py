@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from bench.limits.crowded import Service
+from bench.limits.shared import find
 from pillarbox import Adaptive, Batch, Collector, Options, Shared, async_map
 from pillarbox.aio.limits.slot_lease import SlotLease
 from pillarbox.aio.limits.slots import LEASE_S, ROUND_S, SLOTS, TO_SLOTS, OpenSlots, SlotAllocator, SlotsStuck
@@ -228,6 +230,15 @@ def test_a_task_whose_first_call_hangs_makes_others(after: float) -> None:
         await second.running
 
     with_coordinator(script)
+
+
+@pytest.mark.contract(
+    "Calls that hang are found by the round trip of now, though the first calls of a job waited for long.",
+    convicts=["round_trip_of_the_start"],
+)
+def test_calls_that_hang_are_found_by_the_round_trip_of_now() -> None:
+    # It begins with 16 calls in flight, of which the service works on one.
+    assert find(Service(1, 0.1, 0.3), 4, 40.0, 20.0, hanging=2).share >= 0.95
 
 
 @pytest.mark.contract(
