@@ -153,7 +153,7 @@ CalmDown ==
     /\ NoneHangs
 
 (* A call hangs: nobody knows yet. Now and then those that have run for many round trips are counted, and get slots   *)
-(* beside the limit, as many at most: else   they would be the only ones in flight.                                *)
+(* beside the limit, as many at most, or as before a look: else they would be the only ones in flight.              *)
 Hang ==
     /\ new > 0 /\ stuck < Hangs
     /\ new' = new - 1 /\ stuck' = stuck + 1
@@ -161,7 +161,7 @@ Hang ==
     /\ UNCHANGED more
 
 Find ==
-    /\ more' = IF Mutant = "calls that hang keep their slots" THEN 0 ELSE Min(stuck, Max(1, limit))
+    /\ more' = IF Mutant = "calls that hang keep their slots" THEN 0 ELSE Min(stuck, Max(limit, before))
     /\ UNCHANGED <<limit, ceiling, waited, before, old, new, answered, refused, throttled, held, calm, really, cut>>
     /\ UNCHANGED <<tripped, stuck>>
 

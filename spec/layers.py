@@ -356,7 +356,9 @@ ABOVE = {
         "sources", "fetching", "fetch_ends", "fetch_looking", "fetch_orders", "fetch_resumed"
     ),
     "the coordinator": in_folder("limits", "coordinator", "coordinator_restart", "coordinator_writes"),
-    "the slots that tasks share": in_folder("limits", "slots", "found_slots", "slots_killed"),
+    "the slots that tasks share": in_folder(
+        "limits", "slots", "found_slots", "hanging_slots", "slots_killed"
+    ),
     "the findings of tasks": in_folder("limits", "endpoint_facts", "facts_of_processes"),
     "limits that are learned": (
         *of_calls("policies_alone"), *in_folder("limits", "learned_limits", "limit_headers"),

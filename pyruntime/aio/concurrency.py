@@ -86,6 +86,8 @@ FAR_SHARE = 0.75
 """Share of a limit that was refused below which no latency but a long one holds back the limit."""
 HELD_CALLS = 32.0
 """Calls of such a window, at least: smaller ones are counted together."""
+MIN_BESIDE = 4
+"""Slots beside the limit for calls that seem never to end, at most; as many as the limit, if that is more."""
 SMALL_STEP = 0.2
 """Share by which a limit may change without a round trip that is not measured."""
 SAME_KNEE = 0.05
@@ -110,7 +112,8 @@ class Adaptive:
     nothing.
 
     A call that has run for 16 round trips, and for a second at least, has a slot beside the limit, so that
-    calls that hang do not use it up: as many as the limit at most, and four at least.
+    calls that hang do not use it up: as many as the limit at most, and four at least. With `Shared` those of
+    all tasks count together.
 
     A rate limit (429) is not a full server: with a `Retry` such refusals give calls a pace, and leave the
     limit as it is.
@@ -380,6 +383,13 @@ class AdaptiveController:
         self._look_trips = LOOK_AFTER_TRIPS
         # Cuts without a round trip between.
         self._cuts = 0
+
+    def slots(self, stuck: int) -> int:
+        """Calls that may be in flight, where so many of them seem never to end: these have slots beside."""
+        # spec: Adaptive!Find
+        # A look does not take theirs: it would never end where all calls that are left hang.
+        found = self.limit if self._look is None else self._look.limit
+        return min(self.limit + min(stuck, max(MIN_BESIDE, found)), self._options.most)
 
     def succeeded(self, seconds: float) -> None:
         """Note that an attempt succeeded after so many seconds."""

@@ -59,7 +59,8 @@ class OperatorPolicies:
         self.retry = None if options.retry is None else RetryPolicy(options.retry, clock)
         shared = options.shared_slots()
         self.slots = None if shared is None else SlotPolicy(shared)
-        self.load = LoadPolicy(options, self.retry, clock, None if shared is None else shared.finder)
+        found = (None, None) if self.slots is None else (self.slots.finder, self.slots.hang)
+        self.load = LoadPolicy(options, self.retry, clock, *found)
         self.service_limits = limits = ServiceLimitsPolicy(options, self.load)
         self.costs = CostPolicy(
             options.budget, meter, self.load.spend, clock, options.errors.redaction, limits.use

@@ -375,6 +375,25 @@ def test_the_limit_stays_between_least_and_most() -> None:
     assert controller.limit == 6
 
 
+@pytest.mark.contract(
+    "A measurement with fewer calls leaves those that never end their slots.",
+    convicts=["look_takes_slots_beside"],
+)
+def test_a_measurement_with_fewer_calls_leaves_those_that_hang_their_slots() -> None:
+    clock = FakeClock(50.0)
+    controller = Adaptive(start=8).open(clock)
+    most, seconds = 8, 1.0
+    while controller.limit >= most and most < 1024:
+        most = controller.limit
+        # The service works on 16 calls at once.
+        seconds = max(1.0, most / 16)
+        for _ in range(most):
+            clock.advance(seconds / most)
+            controller.succeeded(seconds)
+    assert controller.limit < most
+    assert controller.slots(most) == controller.limit + most
+
+
 @pytest.mark.contract(convicts=["stuck_calls_keep_their_slots"])
 @pytest.mark.parametrize("kind", ["coroutines", "batches", "collectors"])
 def test_calls_that_never_end_do_not_keep_others_from_being_made(kind: str) -> None:

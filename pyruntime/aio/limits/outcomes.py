@@ -64,6 +64,7 @@ class Outcomes(NamedTuple):
 class TaskOutcomes:
     """Gathers the outcomes of one task: a `CapacityFinder` whose limit is found elsewhere.
 
+    `round_trip` is that of this task's calls, and is set to that of all tasks where they are told another.
     limit: gives the slots of the task. clock: seconds, which never go back. report: called with the seconds
     after which outcomes are to be taken, with the first one and with the first refusal.
     """
@@ -140,6 +141,15 @@ class JobCapacity:
     def limit(self) -> int:
         """Calls that may be in flight now."""
         return self._controller.limit
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds of a call, as far as known; infinite where it is not."""
+        return self._controller.round_trip
+
+    def beside(self, stuck: int) -> int:
+        """Slots beside `limit` for so many calls of all tasks that seem never to end."""
+        return self._controller.slots(stuck) - self._controller.limit
 
     def resume(self, calls: int) -> None:
         """Go on from so many calls, which the tasks of a coordinator that has died still have in flight."""

@@ -19,7 +19,8 @@ class Shared:
     """Capacity of a whole job: calls in flight at the service, at most, over all tasks that share `limits`.
 
     calls: their number. One task alone may have all of them; tasks that have rows have about equal numbers.
-        "auto" or an `Adaptive` has the coordinator find the number, by the calls of all tasks.
+        "auto" or an `Adaptive` has the coordinator find the number, by the calls of all tasks; calls that
+        seem never to end have slots beside it. A number that you give is never exceeded.
 
         >>> from pillarbox import Coordinator, Shared, async_map
         >>> async def call(row):
@@ -67,6 +68,13 @@ class SharedSlots(Protocol):
     @property
     def finder(self) -> CapacityFinder | None:
         """Takes the outcomes of calls, where their number is found by them; None where it is given."""
+
+    @property
+    def stuck(self) -> int:
+        """Of the calls in flight, those that seem never to end: they keep their slots."""
+
+    def hang(self, calls: int) -> None:
+        """Note that so many calls in flight seem never to end. Where the number is found, for others."""
 
     def start(
         self,

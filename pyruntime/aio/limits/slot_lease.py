@@ -19,11 +19,13 @@ from pillarbox.aio.limits.slots import (
     TO_HOLDER,
     TO_SLOTS,
     OpenSlots,
+    RoundTrip,
     Rule,
     SlotsAsked,
     SlotsBack,
     SlotsGranted,
     SlotsLeft,
+    SlotsStuck,
     WantSlots,
 )
 from pillarbox.loop_thread import end
@@ -54,16 +56,16 @@ class SlotLease:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._way = Reconnector(handle)
-        self._name = name
-        self._total = slots if isinstance(slots, int) else slots.most
-        self._rule = None if isinstance(slots, int) else Rule(slots.start, slots.least, slots.most)
-        self.finder = (
-            None if self._rule is None else TaskOutcomes(lambda: self.limit, clock, self._report_later)
-        )
+        rule = None if isinstance(slots, int) else Rule(slots.start, slots.least, slots.most)
+        total = slots if isinstance(slots, int) else slots.most
+        # As at first; it says anew what it holds.
+        self._opening = OpenSlots(name, total, uuid.uuid4().hex, 0, 0, rule)
+        self.finder = None if rule is None else TaskOutcomes(lambda: self.limit, clock, self._report_later)
         """See `SharedSlots.finder`."""
+        self.stuck = 0
+        """See `SharedSlots.stuck`."""
         self._patience = patience
         self._clock = clock
-        self._id = uuid.uuid4().hex
         self._held = 0
         self._asked = math.inf
         self._wanted = 0
@@ -98,9 +100,9 @@ class SlotLease:
 
     def want(self) -> None:
         """See `SharedSlots.want`."""
-        if self._waits_since is None and self.limit == 0:
+        if self._waits_since is None and self.limit <= self.stuck:
             self._waits_since = self._clock()
-        wanted = min(self._total, max(FIRST_SLOTS, 2 * self._held))
+        wanted = min(self._opening.total, max(FIRST_SLOTS, 2 * self._held))
         if wanted > self._wanted:
             self._wanted = wanted
             self._say(WantSlots(wanted))
@@ -108,8 +110,22 @@ class SlotLease:
     def release(self) -> None:
         """See `SharedSlots.release`."""
         # spec: SlotLease!GiveBack
+        in_flight = self._in_flight()
+        if self.stuck > in_flight:
+            # Of those that seemed never to end, one has.
+            self.hang(in_flight)
         if self._held > self._asked:
-            self._give_back(self._held - max(int(self._asked), self._in_flight()))
+            self._give_back(self._held - max(int(self._asked), in_flight))
+
+    def hang(self, calls: int) -> None:
+        """See `SharedSlots.hang`."""
+        # spec: SlotLease!Find
+        stuck = min(calls, self._held)
+        if stuck != self.stuck:
+            self.stuck = stuck
+            self._come_down_to(self._asked)
+            self._say(SlotsStuck(stuck))
+            self._changed()
 
     async def close(self) -> None:
         """See `SharedSlots.close`. Takes two seconds at most, where nothing answers."""
@@ -145,11 +161,12 @@ class SlotLease:
         if self._clock() - self._lost_at > CUT_OFF_S:
             # The lease may be over: what runs is in its slot all the same.
             self._held = min(self._held, self._in_flight())
-        opening = OpenSlots(self._name, self._total, self._id, self._held, self._wanted, self._rule)
+            self.stuck = min(self.stuck, self._held)
+        opening = self._opening._replace(held=self._held, wanted=self._wanted, stuck=self.stuck)
         return TO_SLOTS.to_json(opening)[1:]
 
     async def _talk(self, connection: Connection) -> None:
-        if self.limit > 0:
+        if self.limit > self.stuck:
             # It has slots again, which it may have waited for while it was cut off.
             self._waits_since = None
         # What was said while there was no connection.
@@ -162,11 +179,20 @@ class SlotLease:
                     self._waits_since = None
                     self._look_later()
                 elif isinstance(message, SlotsAsked):
-                    self._asked = message.slots
+                    self._come_down_to(message.slots)
                     self.release()
+                elif isinstance(message, RoundTrip) and self.finder is not None:
+                    # Its own calls may have hung since it was another.
+                    self.finder.round_trip = message.seconds
                 self._changed()
         finally:
             self._lost_at = self._clock()
+
+    def _come_down_to(self, slots: float) -> None:
+        """Hold so many slots only, and those of calls that hang, as soon as calls have ended."""
+        self._asked = max(slots, self.stuck)
+        if self._held <= self._asked:
+            self._asked = math.inf
 
     def _say(self, message: object) -> None:
         if self._way.connection is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pillarbox.aio.calls import Call
-from pillarbox.aio.concurrency import Adaptive, CapacityFinder
+from pillarbox.aio.concurrency import CapacityFinder
 from pillarbox.aio.errors import CallFailed, ServiceResting
 from pillarbox.aio.limits.headers import LimitReading
 from pillarbox.aio.limits.learned import LearnedLimits
@@ -27,18 +27,13 @@ from pillarbox.aio.limits.rate import (
 from pillarbox.aio.options import Options
 from pillarbox.aio.policies.breaker import BEGUN, REFUSED, WINDOW_S, CircuitBreaker, are_many
 from pillarbox.aio.policies.retry import RetryPolicy
+from pillarbox.aio.policies.stuck import StuckCalls
 from pillarbox.aio.policy import FINAL, Again, CallPolicy, CallSuperseded, PolicyServices
 from pillarbox.aio.retry import bounded_retry_after
 from pillarbox.wire import is_overload, is_unreached, may_have_poison_row, status_of
 
 FULL_STATUSES = (503, 529)
 """Answers of a service that works on as many calls as it can; others that mean overload are of a rate."""
-STUCK_LOOK_S = 1.0
-"""Seconds between two counts of the calls that seem never to end, where the limit is found."""
-STUCK_TRIPS = 16.0
-"""Round trips, and `STUCK_LOOK_S` at least, after which a call seems so."""
-MIN_STUCK = 4
-"""Slots that such calls may get beside the limit; as many as the limit, where that is more."""
 FULL_AFTER_TRIPS = 2.0
 """Round trips without an answer after which such a service is away instead."""
 
@@ -48,7 +43,7 @@ class LoadPolicy(CallPolicy):
 
     options: the limits. retry: says how long an outage is waited for; None without attempts to wait for.
     clock: seconds, by which the limits of this task alone go. finder: takes the outcomes, where the calls in
-    flight are found for all tasks together.
+    flight are found for all tasks together; hang: takes now and then how many calls seem never to end then.
 
     A limiter with a rate is held back with the first refusals that are more than chance; one without only for
     an overload that is new to this task: cool-downs would interrupt the paces that the other tasks find.
@@ -60,6 +55,7 @@ class LoadPolicy(CallPolicy):
         retry: RetryPolicy | None,
         clock: Callable[[], float] = time.monotonic,
         finder: CapacityFinder | None = None,
+        hang: Callable[[int], None] | None = None,
     ) -> None:
         rate, budget = options.rate, options.budget
         self.breaker: CircuitBreaker | None = None
@@ -72,18 +68,19 @@ class LoadPolicy(CallPolicy):
         self._gone: str | None = None  # what is used up for good, in words
         self._retry = retry
         self._clock = clock
-        self._adaptive: Adaptive | None = options.adaptive
-        self._controller = finder
-        # Calls in flight that seem never to end: without slots beside the limit they would use it up.
+        adaptive = options.adaptive
+        # Finds the calls in flight of this task alone; or there is another one, for all tasks.
+        self._own = None if adaptive is None else adaptive.open(clock)
+        self._controller: CapacityFinder | None = finder if self._own is None else self._own
         self._stuck = 0
-        self._stuck_timer: asyncio.TimerHandle | None = None
+        self._stuck_calls = StuckCalls(self._round_trip, self._hang if hang is None else hang)
         self._is_paced = rate is not None and rate.has_limit
         self._units = None if rate is None or rate.weight is None else rate.units_of
         self._counts: SlidingCounts | None = None  # where there is no breaker, since the first refusal
         self._spent_before = 0, 0.0  # calls and cost of the lives before, of which a snapshot has told
         self._counts_before = options.ledger is None and options.limits is None
         self.skips = frozenset(() if self.limiter is not None else ("may_begin",))
-        finds = self._adaptive is not None or finder is not None
+        finds = self._controller is not None
         if self.limiter is None and not finds and not self.can_break:
             # Nothing depends on the ends of attempts.
             self.skips |= {"ended"}
@@ -95,52 +92,37 @@ class LoadPolicy(CallPolicy):
     def open(self, services: PolicyServices) -> None:
         """Take what the operator gives."""
         self._services = services
-        if self._adaptive is not None:
-            self._controller = self._adaptive.open(self._clock)
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin to grant calls. wake: called when a shared limiter may have more."""
         if self.limiter is not None:
             self.limiter.start(self._services.loop, wake)
-        if self._adaptive is not None:
-            self._find_stuck_calls()
+        if self._controller is not None:
+            self._stuck_calls.start(self._services)
 
     def close(self) -> None:
         """Cancel the timer."""
-        if self._stuck_timer is not None:
-            self._stuck_timer.cancel()
+        self._stuck_calls.close()
 
     # -- how many calls, and when -------------------------------------------------------------
 
     @property
     def found(self) -> int | None:
         """Calls in flight, at most, as found so far; None where their number is given."""
-        controller, adaptive = self._controller, self._adaptive
-        if controller is None or adaptive is None:
-            return None
-        return min(controller.limit + self._stuck, adaptive.most)
+        return None if self._own is None else self._own.slots(self._stuck)
 
-    def _find_stuck_calls(self) -> None:
-        # spec: Adaptive!Find
-        services, controller = self._services, self._controller
-        assert controller is not None
-        self._stuck_timer = services.loop.call_later(STUCK_LOOK_S, self._find_stuck_calls)
-        stuck = 0
-        if controller.round_trip < math.inf:
-            age = max(STUCK_LOOK_S, STUCK_TRIPS * controller.round_trip)
-            most = max(MIN_STUCK, controller.limit)
-            stuck = min(most, services.running_since(services.clock() - age))
-        if stuck != self._stuck:
-            self._stuck = stuck
-            try:
-                services.changed()
-            except BaseException as error:
-                services.stop(error)
+    def _round_trip(self) -> float:
+        return math.inf if self._controller is None else self._controller.round_trip
+
+    def _hang(self, calls: int) -> None:
+        if calls != self._stuck:
+            self._stuck = calls
+            self._services.changed()
 
     @property
     def observes_answers(self) -> bool:
         """True if an attempt that was answered counts, now or once there is a breaker."""
-        return self._adaptive is not None or self._controller is not None or self.can_break
+        return self._controller is not None or self.can_break
 
     @property
     def exhausted(self) -> str | None:

@@ -17,7 +17,7 @@ from pillarbox.aio.policy import CallPolicy, PolicyServices
 class SlotPolicy(CallPolicy):
     """Asks for slots as rows need them, and gives back what is asked back.
 
-    The runner keeps to `limit`; the gate holds calls back while that is 0.
+    The runner keeps to `limit`; the gate holds calls back while no slot is left to calls that end.
     """
 
     def __init__(self, slots: SharedSlots) -> None:
@@ -38,15 +38,19 @@ class SlotPolicy(CallPolicy):
 
     @property
     def limit(self) -> int:
-        """Calls that may be in flight; 1 where there is no slot, so that the gate is asked."""
-        return max(1, self._slots.limit)
+        """Calls that may be in flight; one beside those that hang at least, so that the gate is asked."""
+        return max(self._slots.stuck + 1, self._slots.limit)
+
+    def hang(self, calls: int) -> None:
+        """Note that so many calls in flight seem never to end."""
+        self._slots.hang(calls)
 
     def may_begin(self, calls: Sequence[Call]) -> float:
         """Let a call begin if there is a slot; ask for more with the last one."""
         limit = self._slots.limit
         if self._services.in_flight() + 1 >= limit:
             self._slots.want()
-        return 0.0 if limit > 0 else math.inf
+        return 0.0 if limit > self._slots.stuck else math.inf
 
     def ended(self, calls: Sequence[Call], error: BaseException | None, seconds: float) -> None:
         """Give back the slot of a call that has ended, if it is asked back."""

@@ -280,7 +280,7 @@ class FakeSlots:
     """Slots that are given by hand; keeps what was asked of them."""
 
     def __init__(self) -> None:
-        self.limit = 0
+        self.limit = self.stuck = 0
         self.asked: list[str] = []
 
     def start(self, in_flight: Any, changed: Any, fail: Any) -> None:
@@ -311,6 +311,18 @@ def test_calls_wait_for_a_slot_and_ask_for_more_with_the_last_one() -> None:
     fake.in_flight = 2
     assert policy.may_begin(calls(1)) == 0.0
     assert slots.asked == ["start", "want", "want"]
+
+
+def test_a_call_waits_and_asks_for_a_slot_where_all_that_there_are_hang() -> None:
+    slots, fake = FakeSlots(), Fake()
+    policy = SlotPolicy(slots)
+    policy.open(fake.services())
+    slots.limit = slots.stuck = fake.in_flight = 2
+    # So that the gate is asked.
+    assert policy.limit == 3
+    assert policy.may_begin(calls(1)) == math.inf and slots.asked == ["want"]
+    slots.limit = 3
+    assert policy.limit == 3 and policy.may_begin(calls(1)) == 0.0
 
 
 def test_a_slot_is_given_back_once_its_call_is_no_longer_in_flight() -> None:

@@ -32,7 +32,10 @@ class Slots(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = FakeClock(100.0)
-        self.allocator = SlotAllocator(TOTAL, self.clock)
+        # Calls that hang have slots beside, as many as the number at most.
+        self.allocator = SlotAllocator(
+            TOTAL, self.clock, beside=lambda stuck: min(stuck, self.allocator.total)
+        )
         self.most = TOTAL
         self.held: dict[str, int] = {}
         self.gone: dict[str, float] = {}
@@ -42,6 +45,7 @@ class Slots(RuleBasedStateMachine):
         for name, count in granted.items():
             self.held[name] += count
         for name, count in asked.items():
+            assert count >= self.allocator.holders[name].stuck
             # Its calls have ended.
             self.give_back(name, max(0, self.held[name] - count))
 
@@ -55,7 +59,8 @@ class Slots(RuleBasedStateMachine):
             held = self.held.get(name, 0) if self.gone.get(name, 0.0) > self.clock() else 0
             self.gone.pop(name, None)
             self.held[name] = held
-            self.allocator.register(name, held, wanted)
+            stuck = self.allocator.holders[name].stuck if held else 0
+            self.allocator.register(name, held, wanted, stuck)
         self.allocator.want(name, wanted)
         self.allocate()
 
@@ -81,16 +86,27 @@ class Slots(RuleBasedStateMachine):
     @rule(total=st.integers(1, TOTAL))
     def resize(self, total: int) -> None:
         self.allocator.total = total
-        self.most = max(total, self.allocator.held)
+        self.most = max(self.allocator.room, self.allocator.held)
         self.allocate()
+
+    @precondition(lambda self: any(self.held.values()))
+    @rule(data=st.data())
+    def hang(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from([each for each, held in self.held.items() if held]))
+        if name not in self.gone:
+            self.allocator.hang(name, data.draw(st.integers(0, self.held[name])))
+            self.most = max(self.allocator.room, self.allocator.held)
+            self.allocate()
 
     @invariant()
     def never_more_are_held_than_there_are(self) -> None:
         leased = [held for name, held in self.held.items() if self.gone.get(name, math.inf) > self.clock()]
-        if self.allocator.held <= self.allocator.total:
-            self.most = self.allocator.total
+        if self.allocator.held <= self.allocator.room:
+            self.most = self.allocator.room
         assert sum(leased) <= self.most
         assert self.allocator.held <= self.most
+        assert self.allocator.room <= 2 * self.allocator.total
+        assert all(0 <= holder.stuck <= holder.held for holder in self.allocator.holders.values())
 
 
 Slots.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
