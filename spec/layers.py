@@ -345,7 +345,7 @@ ABOVE = {
         "policies", "limits_apart", "time_budgets",
     ),
     "rows by key": of_calls("per_key", "key_and_time_policies"),
-    "the hedges": of_calls("hedging", "hedged_batches", "hedge_policy", "policies_alone"),
+    "the hedges": of_calls("hedging", "hedged_batches", "hedged_usage", "hedge_policy", "policies_alone"),
     "the ledger session": (
         *of_calls("ledger_leaving", "ledger_replays", "ledger_failures", "ledger_identity", "wait_snapshots"),
         *of_calls("ledger_properties", "lease_lost", "ledger_owner", "time_budgets"),
@@ -355,7 +355,9 @@ ABOVE = {
     "the fetchers": in_folder(
         "sources", "fetching", "fetch_ends", "fetch_looking", "fetch_orders", "fetch_resumed"
     ),
-    "the coordinator": in_folder("limits", "coordinator", "coordinator_restart", "coordinator_writes"),
+    "the coordinator": in_folder(
+        "limits", "coordinator", "coordinator_restart", "coordinator_writes", "told_limits"
+    ),
     "the slots that tasks share": in_folder(
         "limits", "slots", "found_slots", "hanging_slots", "slots_killed"
     ),

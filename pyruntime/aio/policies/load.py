@@ -15,10 +15,9 @@ from pillarbox.aio.calls import Call
 from pillarbox.aio.concurrency import CapacityFinder
 from pillarbox.aio.errors import CallFailed, ServiceResting
 from pillarbox.aio.limits.headers import LimitReading
-from pillarbox.aio.limits.learned import LearnedLimits
+from pillarbox.aio.limits.learned import NamedLimits
 from pillarbox.aio.limits.rate import (
     LimiterStatistics,
-    LocalLimiter,
     RateLimiter,
     SlidingCounts,
     learning_limiter,
@@ -257,6 +256,11 @@ class LoadPolicy(CallPolicy):
         if holds and limiter is not None:
             limiter.cool_down(asked)
 
+    def end_rest(self) -> None:
+        """Hold no call back for endpoints that rested: one of them takes calls."""
+        if self.breaker is not None:
+            self.breaker.end_rest()
+
     def _are_refused(self) -> bool:
         """Return True if many calls of the last second were refused, with this one."""
         now = self._services.loop.time()
@@ -298,6 +302,9 @@ class LoadPolicy(CallPolicy):
         since = self._services.loop.time() if first.refused_since is None else first.refused_since
         if breaker.is_given_up(since):
             return FINAL._replace(charge="refusal")
+        if isinstance(error, ServiceResting) and error.seconds > 0.0 and not error.is_of_quotas:
+            # With all others, until an endpoint takes calls: that may be earlier than is known now.
+            return Again(0.0, "refusal")
         # While all calls are held back, this row need not wait longer than they do.
         refusals = 1 if breaker.is_cooling else first.refusals + 1
         return Again(retry.pause_of_overload(refusals, error), "refusal")
@@ -328,9 +335,9 @@ class LoadPolicy(CallPolicy):
         return LimiterStatistics(breaker.granted, breaker.granted, cool_downs=breaker.cool_downs)
 
     @property
-    def learned(self) -> LearnedLimits | None:
-        """The limits that the service has named to this task; None for none. Any thread."""
-        return self.limiter.learned if isinstance(self.limiter, LocalLimiter) else None
+    def learned(self) -> NamedLimits | None:
+        """The limits that the service has named to this task, or to its job; None for none. Any thread."""
+        return None if self.limiter is None else self.limiter.learned
 
     def spent(self) -> tuple[int, float]:
         """Calls and cost of this life and those before."""
