@@ -355,6 +355,7 @@ ABOVE = {
     "the fetchers": in_folder(
         "sources", "fetching", "fetch_ends", "fetch_looking", "fetch_orders", "fetch_resumed"
     ),
+    "slices of Parquet": in_folder("sources", "parquet_slices", "parquet_leaves"),
     "the coordinator": in_folder("limits", "coordinator", "coordinator_restart", "coordinator_writes"),
     "the slots that tasks share": in_folder("limits", "slots", "found_slots", "slots_killed"),
     "the findings of tasks": in_folder("limits", "endpoint_facts", "facts_of_processes"),
