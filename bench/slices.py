@@ -25,19 +25,50 @@ from pillarbox.testing import SourceHarness
 SLICES = 100
 
 
-def written(path: Path, rows: int, *, index: bool, vectors: bool) -> FileSource:
-    """A source of one file of one row group. vectors: with a column of vectors of eight floats, too."""
-    table = pa.table(
+def plain(rows: int) -> pa.Table:
+    return pa.table(
         {
             "id": np.arange(rows),
             "text": [f"text number {at} of many" for at in range(rows)],
             "x": np.random.default_rng(1).random(rows),
         }
     )
-    if vectors:
-        floats = pa.array(np.random.default_rng(2).random(8 * rows, np.float32))
-        table = table.append_column("vector", pa.ListArray.from_arrays(np.arange(0, 8 * rows + 1, 8), floats))
-    pq.write_table(table, path, row_group_size=rows, write_page_index=index)
+
+
+def vectors(rows: int) -> pa.Table:
+    """The plain columns, and one of vectors of eight floats."""
+    floats = pa.array(np.random.default_rng(2).random(8 * rows, np.float32))
+    return plain(rows).append_column(
+        "vector", pa.ListArray.from_arrays(np.arange(0, 8 * rows + 1, 8, np.int32), floats)
+    )
+
+
+def maps(rows: int) -> pa.Table:
+    """A column of maps of no to four of 1,000 names to numbers."""
+    ends = np.cumsum(np.random.default_rng(3).integers(0, 5, rows), dtype=np.int32)
+    names = pa.array([f"name {at % 1000}" for at in range(ends[-1])])
+    numbers = np.random.default_rng(4).random(ends[-1])
+    return pa.table({"map": pa.MapArray.from_arrays(np.insert(ends, 0, 0), names, pa.array(numbers))})
+
+
+def structs(rows: int) -> pa.Table:
+    """A column of structs of the plain columns and a struct of two numbers."""
+    given = [each.combine_chunks() for each in plain(rows).columns]
+    place = pa.StructArray.from_arrays([given[2], given[2]], ["lat", "lon"])
+    return pa.table({"struct": pa.StructArray.from_arrays([*given, place], ["id", "text", "x", "place"])})
+
+
+TABLES: dict[str, Callable[[int], pa.Table]] = {
+    "plain": plain,
+    "vectors": vectors,
+    "maps": maps,
+    "structs": structs,
+}
+
+
+def written(path: Path, table: pa.Table, *, index: bool) -> FileSource:
+    """A source of one file of one row group."""
+    pq.write_table(table, path, row_group_size=table.num_rows, write_page_index=index)
     return FileSource(str(path), settle=0.0)
 
 
@@ -70,16 +101,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="CPU of slices within a row group of Parquet")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--vectors", action="store_true", help="with a column of vectors, too")
+    parser.add_argument("--columns", choices=TABLES, default="plain")
     given = parser.parse_args()
     rows, step = given.rows, given.rows // SLICES
     edges = [(start, start + step) for start in range(0, rows, step)][::-1]
     with tempfile.TemporaryDirectory() as folder:
-        plain = written(Path(folder) / "plain.parquet", rows, index=False, vectors=given.vectors)
-        indexed = written(Path(folder) / "indexed.parquet", rows, index=True, vectors=given.vectors)
+        table = TABLES[given.columns](rows)
+        without = written(Path(folder) / "plain.parquet", table, index=False)
+        indexed = written(Path(folder) / "indexed.parquet", table, index=True)
         ways: dict[str, Callable[[], int]] = {
-            "whole": lambda: by_source(plain, [(0, rows)]),
-            f"{SLICES} slices": lambda: by_source(plain, edges),
+            "whole": lambda: by_source(without, [(0, rows)]),
+            f"{SLICES} slices": lambda: by_source(without, edges),
             f"{SLICES} slices, offset index": lambda: by_source(indexed, edges),
             f"{SLICES} slices, each from the front": lambda: from_front(
                 Path(folder) / "plain.parquet", edges

@@ -46,7 +46,7 @@ PARTS = (
     "lock_free_inbox", "oracle", "mail", "mailbox", "queue", "handover", "deadlines", "waits", "c_interface",
     "collector", "modules", "processor", "task", "chain", "operator", "runners", "scheduler", "per_key",
     "hedging", "ledger_session", "claims", "holder", "cache", "results", "rows", "stream", "fetchers",
-    "endpoints", "clients", "coordinator", "slots", "facts", "learned_limits", "breaker",
+    "parquet", "endpoints", "clients", "coordinator", "slots", "facts", "learned_limits", "breaker",
     "adaptive", "job",
 )  # fmt: skip
 

@@ -355,6 +355,7 @@ ABOVE = {
     "the fetchers": in_folder(
         "sources", "fetching", "fetch_ends", "fetch_looking", "fetch_orders", "fetch_resumed"
     ),
+    "slices of Parquet": in_folder("sources", "parquet_slices", "parquet_leaves"),
     "the coordinator": in_folder(
         "limits", "coordinator", "coordinator_restart", "coordinator_writes", "told_limits"
     ),

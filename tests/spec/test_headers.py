@@ -89,6 +89,7 @@ def test_every_defect_still_has_its_place_in_the_code_and_changes_it() -> None:
         "results on Spark",
         "the buckets of streams",
         "the fetchers",
+        "slices of Parquet",
         "the clients",
         "the coordinator",
         "the slots that tasks share",

@@ -367,19 +367,13 @@ class ParquetFormat(FileFormat):
             paged = PagedFile(file, file.size())
             streams = []
             for name in columns:
-                stream = paged.column(name, group, first, last, batch_rows)
+                stream = paged.column(parquet.schema_arrow.field(name), group, first, last, batch_rows)
                 if stream is None:
                     arrays = (batch.column(0) for batch in from_front([name]))
                     stream = stepped(arrays, first, last - first, batch_rows)
                 streams.append(stream)
         for parts in zip(*streams, strict=True):
-            yield pa.RecordBatch.from_arrays(
-                [
-                    _of_type(array, parquet.schema_arrow.field(name).type)
-                    for name, array in zip(columns, parts, strict=True)
-                ],
-                columns,
-            )
+            yield pa.RecordBatch.from_arrays(list(parts), columns)
 
     def _opened(self, path: str) -> pq.ParquetFile:
         # Not mapped into memory: a file that is cut short then ends the process. Old timestamps (INT96) are
@@ -390,17 +384,6 @@ class ParquetFormat(FileFormat):
             pre_buffer=not isinstance(self.filesystem, fs.LocalFileSystem),
             coerce_int96_timestamp_unit="us",
         )
-
-
-def _of_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column that was read alone as the file has it: with its time zone, or as a dictionary."""
-    if array.type == kind:
-        return array
-    try:
-        return array.cast(kind)
-    except pa.ArrowNotImplementedError:
-        # It is cast to the type that is wanted, which the values themselves decide.
-        return array
 
 
 def _is_julian(metadata: Mapping[bytes, bytes]) -> bool:

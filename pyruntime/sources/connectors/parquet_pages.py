@@ -8,6 +8,11 @@ For `ParquetFormat`, on whichever thread reads the file. Blocks. Nothing here is
 # the dictionary in front of them. Arrow has no call for it, so it gets a file in memory that has one column
 # and only the pages of the slice: their bytes as they are, and a footer of its own.
 #
+# A column of maps, or of structs of several fields, has several leaves, whose pages begin at different rows.
+# Each leaf gets a file of its own, in whose schema it has no siblings, and `parquet_leaves` makes the column
+# of what Arrow reads of them. A file has the part of the column's type that its leaf has, in the words of
+# Arrow's writer, so that the leaves have the types that they have in the column as Arrow reads it.
+#
 # What was there before: a worker kept the reading that ended within a row group, with its file open, for
 # the slice behind it. That helped one worker that reads slice after slice, and no other.
 #
@@ -15,19 +20,22 @@ For `ParquetFormat`, on whichever thread reads the file. Blocks. Nothing here is
 # for Thrift wants the classes of Parquet's definitions; these are read and written as numbered fields
 # instead, and the fields that no line here names are copied as they are.
 #
-# A column of maps, or of structs of several fields, has several leaves whose pages begin at different rows:
-# no such file can be made of it. It is decoded from the front of the group, in a stream of its own. So is a
-# column of lists whose pages say how many values they hold and not how many rows: those of version 1, in a
-# file without an offset index. Spark's files have one.
+# A column with lists or maps whose pages say how many values they hold and not how many rows is decoded from
+# the front of the group, in a stream of its own: those of version 1, in a file without an offset index.
+# Spark's files have one. So is a column that Arrow does not read leaf by leaf: one of an extension type, or
+# of list views, that has several.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyarrow import parquet as pq
+
+from pillarbox.sources.connectors.parquet_leaves import leaf_types, merged
 
 Fields: TypeAlias = "dict[int, tuple[int, Any]]"
 """A struct of Thrift: kind and value of each field by its number. A list is its elements' kind, and these."""
@@ -40,13 +48,19 @@ TRUE, FALSE, BYTE, DOUBLE, BINARY, LIST, STRUCT = 1, 2, 3, 7, 8, 9, 12
 INTEGERS = {4: "i16", 5: "i32", 6: "i64"}
 I32, I64 = 5, 6
 REPEATED = 2
+OF_MAP, OF_LIST = 2, 3
+"""The annotations of a group that is a map or a list: the field of the union in its field 10."""
+ANNOTATED = {1: OF_MAP, 2: OF_MAP, 3: OF_LIST}
+"""These by what its field 6 says, which is older."""
 VALUES = 1
 """The number of the count of values in the own header of a data page."""
-DATA_PAGES = {0: (5, VALUES), 3: (8, 3)}
-"""Of the type of a data page: the number of its own header, and that of its count of rows in there.
+DATA_PAGES = {0: (5, VALUES, 2), 3: (8, 3, 4)}
+"""Of the type of a data page: the number of its own header, and those of its rows' count and encoding in it.
 
 Pages of version 1 have the count of values only, which is that of rows where nothing repeats.
 """
+BY_DICTIONARY = {2, 8}
+"""The encodings of pages that refer to the dictionary."""
 
 
 class Page(NamedTuple):
@@ -59,12 +73,12 @@ class Page(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A column with one leaf: its elements of the schema, and the number of the leaf among all of the file.
+    """A leaf of a column: the elements of the schema from the column to it, and its number among all leaves.
 
     repeats: a row has any number of values, as a list has.
     """
 
-    elements: list[Fields]
+    path: list[Fields]
     number: int
     repeats: bool
 
@@ -83,50 +97,75 @@ class PagedFile:
         if tail[4:] == MAGIC:
             length = int.from_bytes(tail[:4], "little")
             self._footer, _ = read_struct(self._bytes(size - 8 - length, length), 0)
-        self._leaves = _leaves_of(self._footer[2][1][1]) if self._footer else {}
+        self._columns = _columns_of(self._footer[2][1][1]) if self._footer else {}
 
     def column(
-        self, name: str, group: int, start: int, stop: int, batch_rows: int
+        self, field: pa.Field, group: int, start: int, stop: int, batch_rows: int
     ) -> Iterator[pa.Array] | None:
         """The rows `start` to `stop` of a row group of one column; None where pages cannot be read alone.
 
-        Arrays of `batch_rows`, but for the last. Raises ArrowInvalid for pages that are broken, or not where
-        the file says.
+        field: the column, as Arrow has it in the schema of the file. Arrays of `batch_rows`, but for the
+        last. Raises ArrowInvalid for pages that are broken, or not where the file says.
         """
         try:
-            return self._column(name, group, start, stop, batch_rows)
+            return self._column(field, group, start, stop, batch_rows)
         except (IndexError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, pa.ArrowException):
                 raise
             raise pa.ArrowInvalid(
-                f"column {name!r}: its pages in row group {group} cannot be found: {type(error).__name__}"
+                f"column {field.name!r}: its pages in row group {group} cannot be found: "
+                f"{type(error).__name__}"
             ) from error
 
     def _column(
-        self, name: str, group: int, start: int, stop: int, batch_rows: int
+        self, field: pa.Field, group: int, start: int, stop: int, batch_rows: int
     ) -> Iterator[pa.Array] | None:
-        leaf = self._leaves.get(name)
-        if leaf is None:
+        leaves, kinds = self._columns.get(field.name, []), leaf_types(field.type)
+        if len(leaves) != len(kinds):
             return None
         row_group = self._footer[4][1][1][group]
-        chunk = row_group[1][1][1][leaf.number]
-        if 1 in chunk or 3 not in chunk:
-            # In another file, or encrypted.
-            return None
-        pages = self._pages(chunk, row_group[3][1], stop, leaf.repeats)
-        if pages is None:
-            return None
-        begins = _chunk_start(chunk[3][1])
-        dictionary = self._bytes(begins, pages[0].offset - begins)
+        # Of all leaves, before the bytes of any are read.
+        places = []
+        for leaf in leaves:
+            chunk = row_group[1][1][1][leaf.number]
+            pages = self._pages(chunk, row_group[3][1], stop, leaf.repeats)
+            if pages is None:
+                return None
+            places.append((chunk[3][1], pages))
+        streams = []
+        for leaf, kind, (meta, pages) in zip(leaves, kinds, places, strict=True):
+            alone = field.with_type(kind)
+            stream = self._leaf(leaf, alone, meta, pages, start, stop, batch_rows)
+            if stream is None:
+                return None
+            streams.append(stream)
+        return (merged(field.type, parts) for parts in zip(*streams, strict=True))
+
+    def _leaf(
+        self,
+        leaf: Leaf,
+        alone: pa.Field,
+        meta: Fields,
+        pages: list[Page],
+        start: int,
+        stop: int,
+        batch_rows: int,
+    ) -> Iterator[pa.Array] | None:
+        """The rows of a leaf, as `alone`; None where Arrow reads it as something else."""
+        begins, ends = _chunk_start(meta), pages[0].offset
         pages = [page for page in pages if page.end > start]
         first, last = pages[0], pages[-1]
         data = self._bytes(first.offset, last.offset + last.nbytes - first.offset)
-        rows = last.end - first.row
-        values = sum(_values_of(data, page.offset - first.offset) for page in pages) if leaf.repeats else rows
-        whole = _file_of(self._footer, leaf, chunk[3][1], dictionary, data, rows, values)
-        batches = pq.ParquetFile(pa.BufferReader(whole), coerce_int96_timestamp_unit="us").iter_batches(
-            batch_rows, use_threads=False
-        )
+        contents = [_content(data, page.offset - first.offset) for page in pages]
+        # A writer whose dictionary is full goes on without one.
+        needs_dictionary = any(encoding in BY_DICTIONARY for _, encoding in contents)
+        dictionary = self._bytes(begins, ends - begins) if needs_dictionary else b""
+        rows, values = last.end - first.row, sum(values for values, _ in contents)
+        whole = _file_of(self._footer, leaf, alone, meta, dictionary, data, rows, values)
+        parquet = pq.ParquetFile(pa.BufferReader(whole), coerce_int96_timestamp_unit="us")
+        if parquet.schema_arrow.types != [alone.type]:
+            return None
+        batches = parquet.iter_batches(batch_rows, use_threads=False)
         arrays = (batch.column(0) for batch in batches)
         return stepped(arrays, start - first.row, stop - start, batch_rows)
 
@@ -135,10 +174,13 @@ class PagedFile:
         return self._file.read(count)
 
     def _pages(self, chunk: Fields, rows: int, stop: int, repeats: bool) -> list[Page] | None:
-        """The data pages of a column in a row group of `rows`, up to that with the row before `stop`.
+        """The data pages of a leaf in a row group of `rows`, up to that with the row before `stop`.
 
-        By its offset index, or by their headers; None where these do not say how many rows a page has.
+        By its offset index, or by their headers; None where these do not say how many rows a page has, and
+        for pages in another file, or encrypted ones.
         """
+        if 1 in chunk or 3 not in chunk:
+            return None
         found: list[Page] = []
         if 4 in chunk and chunk[4][1] and chunk[5][1]:
             index, _ = read_struct(self._bytes(chunk[4][1], chunk[5][1]), 0)
@@ -153,7 +195,7 @@ class PagedFile:
         while row < stop:
             header, length = self._header(offset)
             nbytes = length + header[3][1]
-            own, count = DATA_PAGES.get(header[1][1], (0, 0))
+            own, count, _ = DATA_PAGES.get(header[1][1], (0, 0, 0))
             if own:
                 if repeats and count == VALUES:
                     return None
@@ -188,29 +230,73 @@ def stepped(arrays: Iterator[pa.Array], skipped: int, rows: int, step: int) -> I
         rows -= count
 
 
-def _leaves_of(schema: list[Fields]) -> dict[str, Leaf]:
-    """The top-level columns that have one leaf, by name."""
-    found: dict[str, Leaf] = {}
-    at, number = 1, 0
-    while at < len(schema):
-        begin, first, open_nodes = at, number, 1
-        while open_nodes:
-            children = schema[at][5][1] if 5 in schema[at] else 0
-            number += not children
-            open_nodes += children - 1
-            at += 1
-        if number == first + 1:
-            elements = schema[begin:at]
-            repeats = any(element[3][1] == REPEATED for element in elements)
-            found[elements[0][4][1].decode()] = Leaf(elements, first, repeats)
+def _columns_of(schema: list[Fields]) -> dict[str, list[Leaf]]:
+    """The leaves of each top-level column, by its name."""
+    found: dict[str, list[Leaf]] = {}
+    open_groups: list[Fields] = []
+    missing: list[int] = []
+    number = 0
+    for element in schema[1:]:
+        children = element[5][1] if 5 in element else 0
+        if children:
+            open_groups.append(element)
+            missing.append(children)
+            continue
+        # A group without fields has no leaf.
+        if 1 in element:
+            path = [*open_groups, element]
+            repeats = any(each[3][1] == REPEATED for each in path)
+            found.setdefault(path[0][4][1].decode(), []).append(Leaf(path, number, repeats))
+            number += 1
+        while missing:
+            missing[-1] -= 1
+            if missing[-1]:
+                break
+            missing.pop()
+            open_groups.pop()
     return found
 
 
-def _values_of(data: bytes, at: int) -> int:
-    """The number of values in the data page that begins at `at`, those of nulls and empty lists included."""
+def _without_siblings(path: list[Fields]) -> list[Fields]:
+    """The elements of a schema in which a leaf is alone. Maps are lists there."""
+    found: list[Fields] = []
+    above = 0
+    for element in path:
+        own, annotation = dict(element), _annotation(element)
+        if 5 in element:
+            own[5] = (I32, 1)
+        if above == OF_MAP:
+            # An entry. By some names it would itself be the element of the list, and its annotation, which
+            # some writers give it, says nothing.
+            own[4] = (BINARY, b"list")
+            annotation = 0
+            own.pop(6, None)
+            own.pop(10, None)
+        elif annotation == OF_MAP:
+            own[6], own[10] = (I32, 3), (STRUCT, {OF_LIST: (STRUCT, {})})
+        elif above == OF_LIST and 5 in element and element[5][1] > 1:
+            # A group of several fields is the element of the list itself. One of one field is, by this name.
+            own[4] = (BINARY, b"array")
+        found.append(own)
+        above = annotation
+    return found
+
+
+def _annotation(element: Fields) -> int:
+    """OF_MAP, OF_LIST, or 0 for all else."""
+    if 10 in element:
+        return next((each for each in (OF_MAP, OF_LIST) if each in element[10][1]), 0)
+    return ANNOTATED.get(element[6][1], 0) if 6 in element else 0
+
+
+def _content(data: bytes, at: int) -> tuple[int, int]:
+    """The number of values in the data page that begins at `at`, and their encoding.
+
+    With those of nulls and empty lists.
+    """
     header, _ = read_struct(data, at)
-    values: int = header[DATA_PAGES[header[1][1]][0]][1][VALUES][1]
-    return values
+    own, _, encoding = DATA_PAGES[header[1][1]]
+    return header[own][1][VALUES][1], header[own][1][encoding][1]
 
 
 def _chunk_start(meta: Fields) -> int:
@@ -222,13 +308,22 @@ def _chunk_start(meta: Fields) -> int:
 
 
 def _file_of(
-    footer: Fields, leaf: Leaf, meta: Fields, dictionary: bytes, data: bytes, rows: int, values: int
+    footer: Fields,
+    leaf: Leaf,
+    alone: pa.Field,
+    meta: Fields,
+    dictionary: bytes,
+    data: bytes,
+    rows: int,
+    values: int,
 ) -> bytes:
-    """A file of one column with these pages."""
+    """A file of one leaf with these pages, which is read as `alone`."""
     begins = len(MAGIC)
     size = len(dictionary) + len(data)
+    path = _without_siblings(leaf.path)
     own = {
-        **{number: meta[number] for number in (1, 2, 3, 4, 6)},
+        **{number: meta[number] for number in (1, 2, 4, 6)},
+        3: (LIST, (BINARY, [element[4][1] for element in path])),
         5: (I64, values),
         7: (I64, size),
         9: (I64, begins + len(dictionary)),
@@ -237,11 +332,13 @@ def _file_of(
     chunk: Fields = {2: (I64, begins), 3: (STRUCT, own)}
     group: Fields = {1: (LIST, (STRUCT, [chunk])), 2: meta[6], 3: (I64, rows)}
     root: Fields = {4: (BINARY, b"schema"), 5: (I32, 1)}
+    arrow = b64encode(pa.schema([alone]).serialize())
     written: Fields = {
         1: footer[1],
-        2: (LIST, (STRUCT, [root, *leaf.elements])),
+        2: (LIST, (STRUCT, [root, *path])),
         3: (I64, rows),
         4: (LIST, (STRUCT, [group])),
+        5: (LIST, (STRUCT, [{1: (BINARY, b"ARROW:schema"), 2: (BINARY, arrow)}])),
         # By the writer Arrow knows which of its files are to be read otherwise.
         **({6: footer[6]} if 6 in footer else {}),
     }

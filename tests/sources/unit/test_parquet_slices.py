@@ -92,34 +92,74 @@ def test_a_slice_has_the_rows_of_the_whole(tmp_path: Path, how: dict[str, Any]) 
             assert harness.read_split(split.starting_at(start).up_to(stop)) == whole[start:stop]
 
 
-@pytest.mark.contract("A slice of a row group of Parquet costs its own pages, and not those in front of it.")
+def digest(at: int) -> str:
+    return sha256(str(at).encode()).hexdigest()
+
+
+SHAPES: dict[str, tuple[Any, Callable[[int], Any]]] = {
+    "plain": (pa.string(), digest),
+    "lists": (pa.list_(pa.string()), lambda at: [digest(at)] * (at % 3)),
+    "maps": (pa.map_(pa.string(), pa.string()), lambda at: [(digest(at), digest(-at))] * (at % 3)),
+    "structs": (
+        pa.struct([("a", pa.string()), ("b", pa.list_(pa.string())), ("c", pa.struct([("d", pa.string())]))]),
+        lambda at: {"a": digest(at), "b": [digest(-at)] * (at % 3), "c": {"d": str(at)} if at % 7 else None},
+    ),
+}
+WITH_ROWS = [{"write_page_index": True}, {"write_page_index": False, "data_page_version": "2.0"}]
+"""Writers whose pages say how many rows they hold."""
+
+
+@pytest.mark.contract(
+    "A slice of a row group of Parquet costs its own pages, and not those in front of it.",
+    convicts=["pages_in_front_read"],
+)
 @pytest.mark.parametrize(
-    ("in_lists", "how"),
-    [
-        (False, {"write_page_index": True}),
-        (False, {"write_page_index": False}),
-        (True, {"write_page_index": True}),
-        (True, {"write_page_index": False, "data_page_version": "2.0"}),
-    ],
+    ("shape", "how"),
+    [("plain", {"write_page_index": False}), *((shape, how) for how in WITH_ROWS for shape in SHAPES)],
 )
 def test_a_slice_is_decoded_though_the_pages_in_front_of_it_and_behind_it_are_broken(
-    tmp_path: Path, in_lists: bool, how: dict[str, Any]
+    tmp_path: Path, shape: str, how: dict[str, Any]
 ) -> None:
-    texts = [sha256(str(at).encode()).hexdigest() for at in range(ROWS)]
-    values = [[text] for text in texts] if in_lists else texts
+    kind, make = SHAPES[shape]
+    values = [make(at) for at in range(ROWS)]
     how = {"use_dictionary": False, "compression": "zstd", **how}
-    source = written(tmp_path, {"text": values}, data_page_size=1000, write_batch_size=100, **how)
+    column = {"text": pa.array(values, kind)}
+    source = written(tmp_path, column, data_page_size=1000, write_batch_size=100, **how)
     path = tmp_path / "a.parquet"
-    content = bytearray(path.read_bytes())
-    chunk = pq.read_metadata(path).row_group(0).column(0)
-    # In the first page, behind its header, and at the end of the last one.
-    for place in (chunk.data_page_offset + 200, chunk.data_page_offset + chunk.total_compressed_size - 9):
-        content[place : place + 8] = b"\xff" * 8
-    path.write_bytes(content)
+    group = pq.read_metadata(path).row_group(0)
+    for leaf in range(group.num_columns):
+        chunk = group.column(leaf)
+        # In the first page, behind its header, and at the end of the last one.
+        last = chunk.data_page_offset + chunk.total_compressed_size - 9
+        overwrite(path, [chunk.data_page_offset + 200, last])
     with SourceHarness(source) as harness:
         split = split_of(harness)
         middle = harness.read_split(split.starting_at(900).up_to(1100))
-        assert middle == [(value,) for value in values[900:1100]]
+        assert middle == [(value,) for value in column["text"][900:1100].to_pylist()]
+        with pytest.raises(ReadFailed, match="from row 0 on"):
+            harness.read_split(split)
+
+
+def overwrite(path: Path, places: list[int]) -> None:
+    content = bytearray(path.read_bytes())
+    for place in places:
+        content[place : place + 8] = b"\xff" * 8
+    path.write_bytes(content)
+
+
+@pytest.mark.contract(
+    "A slice of a row group of Parquet does not cost a dictionary that its pages do not use."
+)
+def test_a_slice_behind_the_pages_with_a_dictionary_is_decoded_though_that_is_broken(tmp_path: Path) -> None:
+    texts = [digest(at) for at in range(ROWS)]
+    how = {"dictionary_pagesize_limit": 1000, "write_page_index": True, "compression": "zstd"}
+    source = written(tmp_path, {"text": texts}, **SMALL, **how)
+    path = tmp_path / "a.parquet"
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    overwrite(path, [chunk.dictionary_page_offset])
+    with SourceHarness(source) as harness:
+        split = split_of(harness)
+        assert harness.read_split(split.starting_at(1500).up_to(1600)) == [(t,) for t in texts[1500:1600]]
         with pytest.raises(ReadFailed, match="from row 0 on"):
             harness.read_split(split)
 
