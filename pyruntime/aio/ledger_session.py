@@ -18,7 +18,7 @@ from pillarbox.aio import intervals
 from pillarbox.aio.attempt_lease import AttemptLease, AttemptName
 from pillarbox.aio.call_flow import CallFlow, CallHolds
 from pillarbox.aio.call_threads import call_soon
-from pillarbox.aio.calls import Call, TakesResult
+from pillarbox.aio.calls import Call, TakesResults
 from pillarbox.aio.in_flight import CallsInFlight
 from pillarbox.aio.ledger_lookup import LedgerLookup
 from pillarbox.aio.ledger_records import AS_THEY_ARE, KeptForms, LedgerRecords
@@ -157,9 +157,9 @@ class LedgerSession:
         """The rows that are called for other tasks too; None where a task calls for itself."""
 
     def bind(
-        self, flow: CallFlow, mailbox: TaskMailbox, weigh: TakesResult, leave: TakesResult
+        self, flow: CallFlow, mailbox: TaskMailbox, weigh: TakesResults, leave: TakesResults
     ) -> LedgerRecords:
-        """Keep the results of the calls of an operator. weigh: counts each; leave: completes one."""
+        """Keep the results of the calls of an operator. weigh: counts some; leave: completes them."""
         rows, claims, ledger, scope = self.rows, self._claims, self._ledger, self._scope
         self._flow = flow
         self._holds = holds = CallHolds(flow.hold)

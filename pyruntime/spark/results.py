@@ -27,6 +27,7 @@ from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.row_fields import field_names
 from pillarbox.aio.sizes import Weighed
 from pillarbox.kernel import PillarboxError
+from pillarbox.kernel.alike import Copier, RunFinder
 from pillarbox.spark.border import forbidden_null
 from pillarbox.spark.normal_forms import (
     Expressions,
@@ -98,6 +99,8 @@ def encoded_from(ipc: bytes, nbytes: int) -> EncodedRow:
     (batch,) = from_ipc(ipc)
     return EncodedRow(Block(batch.columns), 0, nbytes)
 
+
+_rows_of_block, _find_runs = Copier(EncodedRow, "index"), RunFinder(EncodedRow, "block", "index")
 
 ALLOWED_IN_SNAPSHOTS: tuple[Any, ...] = (
     *(record_from, encoded_from, np.dtype, np.ndarray),
@@ -329,7 +332,7 @@ class RowEncoder:
             return _each_of(results, has_times=any(column.has_times for column in self._columns))
         count = len(block[0])
         share = sum(array.nbytes for array in block) // max(1, count)
-        return [EncodedRow(block, index, share) for index in range(count)]
+        return _rows_of_block(EncodedRow(block, 0, share), [*range(count)])
 
     def elements_of(self, results: object) -> list[Any] | None:
         """The results of a batch as they are, None for each that a mask says is missing; None without one."""
@@ -425,11 +428,7 @@ def _runs(results: Sequence[Any]) -> Iterator[tuple[bool, Sequence[Any]]]:
         if kind is not EncodedRow:
             yield False, run
             continue
-        # As arrays: no line of Python but two attributes for each row.
-        blocks = np.array([id(row.block) for row in run])
-        steps = np.diff([row.index for row in run])
-        starts = np.flatnonzero((np.diff(blocks) != 0) | (steps != 1)) + 1
-        for begin, end in zip([0, *starts], [*starts, len(run)], strict=True):
+        for begin, end in _find_runs(run):
             yield True, run[begin:end]
 
 
