@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from pillarbox.aio.call_flow import CallFlow, CallHolds
-from pillarbox.aio.calls import Call, TakesResult, TakesResults
+from pillarbox.aio.calls import Call, TakesResults
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.function import Parsed
 from pillarbox.aio.ledger_lookup import MisfitError
@@ -68,7 +68,7 @@ class LedgerRecords:
         conflict: Callable[[Call, bytes], LedgerConflictError],
         weigh: TakesResults,
         leave: TakesResults,
-        ended: TakesResult,
+        ended: TakesResults | None,
     ) -> None:
         self._flow = flow
         self._forms = forms
@@ -191,7 +191,7 @@ class LedgerRecords:
         """The result of a row may leave, and that of those that have joined its call."""
         self._flow.complete(call, result)
         if self._ended is not None:
-            self._ended(call, result)
+            self._ended((call,), (result,))
 
     def committed(self, commit: Commit) -> None:
         """Let the results go on that have become durable."""
@@ -213,11 +213,8 @@ class LedgerRecords:
             results = [result.value if type(result) is Parsed else result for result in results]
         if not self._is_closed:
             self._leave(calls, results)
-        if self._ended is not None:
-            for call, result in zip(calls, results, strict=True):
-                if self._is_closed:
-                    return
-                self._ended(call, result)
+        if self._ended is not None and not self._is_closed:
+            self._ended(calls, results)
         if self._holds.by_disk and not self._is_closed and not self.writer.is_behind:
             self._holds.set_disk(False)
 

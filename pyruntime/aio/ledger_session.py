@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 from pillarbox.aio import intervals
@@ -248,10 +249,14 @@ class LedgerSession:
             return self.claimed.claim_first(rows)
         if (self._member is not None and not self._holds_run()) or not self._lease.may_call():
             return False
-        waiting, reader, place = self._flow.waiting, self.reader, 0
+        waiting, reader, place, scans = self._flow.waiting, self.reader, 0, self.reader.scans
+        # On the path of every call: most have waited for their slot only.
+        for call in islice(waiting, rows):
+            if call.looked != scans or call.attempt:
+                break
+            place += 1
         while place < min(rows, len(waiting)):
             call = waiting[place]
-            # On the path of every call: most have waited for their slot only.
             is_known = call.looked == reader.scans and not call.attempt
             place += is_known or not self._results.look_again(call)
         return bool(waiting) or not rows

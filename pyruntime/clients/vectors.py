@@ -11,6 +11,7 @@ Pure; any thread. What decodes gives a block of shape (texts, dimensions), float
 from __future__ import annotations
 
 import json
+import math
 from binascii import a2b_base64
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -262,7 +263,7 @@ def rows_not_finite(block: Block) -> list[int]:
     """The rows with a number that is not finite: a service's fault, which would spoil an index."""
     # A sum tells it for the whole block at a fraction of the cost of looking at each number.
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(block.sum()):
+        if math.isfinite(np.add.reduce(block, axis=None)):
             return []
     return [int(row) for row in np.flatnonzero(~np.isfinite(block).all(axis=1))]
 

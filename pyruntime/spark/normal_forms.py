@@ -519,6 +519,18 @@ def _values_of_halves() -> pa.Array:
     return array_of_numpy(np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32))
 
 
+def _check_elements(count: int) -> None:
+    if count > MAX_ELEMENTS:
+        raise OverflowError(f"{count:,} elements in one batch of results: Arrow takes {MAX_ELEMENTS:,}")
+
+
+@functools.lru_cache(maxsize=8)
+def _even_offsets(rows: int, length: int) -> pa.Array:
+    """The offsets of so many lists of one length: those of nearly all blocks of a job."""
+    _check_elements(rows * length)
+    return array_of_numpy(np.arange(rows + 1, dtype=np.int32) * np.int32(length))
+
+
 class Vectors:
     """The arrays of numbers of one column, in all forms in which libraries give them.
 
@@ -661,7 +673,8 @@ class Vectors:
         block = np.asarray(rows)
         if block.dtype not in self._direct:
             return None
-        return self._lists(np.full(block.shape[0], block.shape[1], np.int64), self._joined([block.ravel()]))
+        offsets = _even_offsets(*block.shape)
+        return pa.ListArray.from_arrays(offsets, self._joined([block.ravel()]), type=self._list)
 
     def _as_arrow(self, value: object) -> pa.Array:
         if isinstance(value, pa.Array):
@@ -686,10 +699,7 @@ class Vectors:
     def _lists(self, lengths: Any, elements: pa.Array, mask: pa.Array | None = None) -> pa.Array:
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        if offsets[-1] > MAX_ELEMENTS:
-            raise OverflowError(
-                f"{offsets[-1]:,} elements in one batch of results: Arrow takes {MAX_ELEMENTS:,}"
-            )
+        _check_elements(int(offsets[-1]))
         return pa.ListArray.from_arrays(
             array_of_numpy(offsets.astype(np.int32)), elements, type=self._list, mask=mask
         )

@@ -363,6 +363,8 @@ class RowEncoder:
         """Arrow columns of converted results, and how many rows each result gave (None for one each)."""
         # By the types in a whole chunk, which are one or two: no line of Python runs for each result then.
         kinds = set(map(type, results))
+        if kinds == {EncodedRow}:
+            return _joined([_part_of_block(results[begin], end - begin) for begin, end in _find_runs(results)]), None
         if EncodedRow in kinds:
             return self._with_blocks(results)
         counts = None
@@ -384,14 +386,12 @@ class RowEncoder:
         for is_block, run in _runs(results):
             theirs: list[int] | None = None
             if is_block:
-                first = run[0]
-                pieces.append([array.slice(first.index, len(run)) for array in first.block])
+                pieces.append(_part_of_block(run[0], len(run)))
             else:
                 arrays, theirs = self.encode(run)
                 pieces.append(arrays)
             counts += [1] * len(run) if theirs is None else theirs
-        arrays = [each[0] if len(each) == 1 else pa.concat_arrays(each) for each in zip(*pieces, strict=True)]
-        return arrays, None if set(counts) <= {1} else counts
+        return _joined(pieces), None if set(counts) <= {1} else counts
 
     def _rows(self, result: object) -> list[Any]:
         """The rows of one converted result, each with its values in the order of the columns."""
@@ -419,6 +419,16 @@ class RowEncoder:
 
 
 _ROWS: frozenset[type] = frozenset({dict, list, tuple, Failed})
+
+
+def _part_of_block(first: EncodedRow, rows: int) -> list[pa.Array]:
+    """The columns of so many rows of a block, from `first` on, without a copy."""
+    return [array.slice(first.index, rows) for array in first.block]
+
+
+def _joined(pieces: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
+    """The columns of pieces, one after another."""
+    return [each[0] if len(each) == 1 else pa.concat_arrays(each) for each in zip(*pieces, strict=True)]
 
 
 def _runs(results: Sequence[Any]) -> Iterator[tuple[bool, Sequence[Any]]]:
