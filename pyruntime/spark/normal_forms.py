@@ -38,7 +38,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.row_fields import field_names
 from pillarbox.spark.compat import TIME_TYPES
-from pillarbox.spark.records import array_of, array_of_numpy
+from pillarbox.spark.records import array_of, array_of_numpy, plain_array_of
 from pillarbox.spark.schema import arrow_type
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -675,6 +675,15 @@ class Vectors:
             return None
         offsets = _even_offsets(*block.shape)
         return pa.ListArray.from_arrays(offsets, self._joined([block.ravel()]), type=self._list)
+
+    def lists(self, values: list[list[Any]]) -> pa.Array | None:
+        """The column of long lists of floats, made at once; None for any others, which are taken one by one."""
+        if self._dtype.kind != "f" or min(map(len, values)) <= MAX_SHORT_LIST:
+            return None
+        elements = plain_array_of([*itertools.chain.from_iterable(values)], self._element)
+        if elements is None or (elements.null_count and not self._nullable):
+            return None
+        return self._lists(np.fromiter(map(len, values), np.int64, len(values)), elements)
 
     def _as_arrow(self, value: object) -> pa.Array:
         if isinstance(value, pa.Array):

@@ -470,10 +470,16 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
     values: Python values; None is null. Nobody changes a list meanwhile.
     """
+    array = plain_array_of(values, kind)
+    return pa.array(values, kind) if array is None else array
+
+
+def plain_array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
+    """Return the array of plain values of this very type, as `array_of`; None where one is another."""
     make = _MAKE.get(kind)
     made = None if make is None else make(values)
     if made is None:
-        return pa.array(values, kind)
+        return None
     nulls, *buffers = made
     return pa.Array.from_buffers(
         kind, len(values), [None if each is None else pa.py_buffer(each) for each in buffers], nulls

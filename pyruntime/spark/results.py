@@ -145,6 +145,10 @@ class _Column:
         """The array of values in their normal form."""
         return array_of(values, self.field.type) if self._vectors is None else self._vectors.column(values)
 
+    def lists(self, values: list[list[Any]]) -> pa.Array | None:
+        """The array of values that are long lists of floats; None where they are others."""
+        return None if self._vectors is None else self._vectors.lists(values)
+
     def block(self, results: object) -> pa.Array | None:
         """The array of results that are one block, a matrix or an Arrow array; None where they are none."""
         if self._vectors is not None and not isinstance(results, pa.Array | pa.ChunkedArray):
@@ -247,8 +251,18 @@ class RowEncoder:
         # Rows of a block were converted as one.
         if results and type(results[0]) is EncodedRow and set(map(type, results)) == {EncodedRow}:
             return results
+        lists = self._lists_of(results)
+        if lists and (array := self._columns[0].lists(lists)) is not None:
+            # As one block: an array for each would cost more than its numbers.
+            return _rows_of_columns(Block([array]))
         converted: list[Any] = self._convert_each(results)
         return converted
+
+    def _lists_of(self, results: list[Any]) -> list[list[Any]] | None:
+        """The lists that are the only value of each result; None where one has another, or more."""
+        if not self._bare or set(map(type, results)) != {tuple} or set(map(len, results)) != {1}:
+            return None
+        return _all_lists([value for (value,) in results])
 
     def _test(self, schema: T.StructType, expressions: Expressions) -> str:
         """An expression that is true if `result` is one row in its normal form."""
@@ -330,9 +344,7 @@ class RowEncoder:
             if rows is not None:
                 return rows
             return _each_of(results, has_times=any(column.has_times for column in self._columns))
-        count = len(block[0])
-        share = sum(array.nbytes for array in block) // max(1, count)
-        return _rows_of_block(EncodedRow(block, 0, share), [*range(count)])
+        return _rows_of_columns(block)
 
     def elements_of(self, results: object) -> list[Any] | None:
         """The results of a batch as they are, None for each that a mask says is missing; None without one."""
@@ -421,6 +433,16 @@ class RowEncoder:
 _ROWS: frozenset[type] = frozenset({dict, list, tuple, Failed})
 
 
+def _rows_of_columns(block: Block) -> list[Any]:
+    count = len(block[0])
+    share = sum(array.nbytes for array in block) // max(1, count)
+    return _rows_of_block(EncodedRow(block, 0, share), [*range(count)])
+
+
+def _all_lists(values: list[Any]) -> list[list[Any]] | None:
+    return values if set(map(type, values)) == {list} else None
+
+
 def _part_of_block(first: EncodedRow, rows: int) -> list[pa.Array]:
     """The columns of so many rows of a block, from `first` on, without a copy."""
     return [array.slice(first.index, rows) for array in first.block]
@@ -449,6 +471,9 @@ class ValueEncoder(RowEncoder):
         super().__init__(T.StructType([T.StructField("result", kind)]), zone)
         # A struct or a map is one value here.
         self._bare = True
+
+    def _lists_of(self, results: list[Any]) -> list[list[Any]] | None:
+        return _all_lists(results)
 
     def _test(self, schema: T.StructType, expressions: Expressions) -> str:
         return expressions.test(schema.fields[0].dataType, True, "result")
