@@ -1,4 +1,4 @@
-"""Many objects of one class with slots at a time: copies of one that differ in a slot, and runs of such. Any thread.
+"""Many objects of one class with slots at a time: copies of one, and runs of such. Any thread.
 
 To make an object, Python runs the class's `__init__`, a frame and a store for each slot: for one that
 each row needs that is more than all that is done with it afterwards. A copy is one allocation.
@@ -16,7 +16,7 @@ cdef extern from *:
     """
     #include <structmember.h>
 
-    // Where a slot of a class has its reference in each object; -1 for what is no slot.
+    // The bytes in front of a slot's reference in each object; -1 for a descriptor of another kind.
     static inline Py_ssize_t pillarbox_offset(PyObject* descriptor) {
         if (Py_TYPE(descriptor) != &PyMemberDescr_Type) return -1;
         PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member;
@@ -41,7 +41,7 @@ cdef inline PyObject** _at(PyObject* owner, Py_ssize_t offset) noexcept:
 
 
 cdef Py_ssize_t _offset_of(type kind, str slot) except -1:
-    """Where objects of a class have a slot. Raises TypeError."""
+    """The place of a slot in the objects of a class, in bytes. Raises TypeError."""
     for base in kind.__mro__:
         if slot in vars(base):
             offset = pillarbox_offset(vars(base)[slot])
@@ -59,7 +59,8 @@ cdef int _check_sequence(values) except -1:
 cdef class Copier:
     """Copier(kind, slot)
 
-    Makes copies of an object of class `kind`, whose objects have slots and nothing else; TypeError for another.
+    Makes copies of an object of class `kind`, whose objects have slots and nothing else. Raises TypeError for
+    another class.
 
         >>> from pillarbox.kernel.alike import Copier
         >>> class Row:
@@ -85,7 +86,7 @@ cdef class Copier:
                     self.others.push_back(offset)
         cdef Py_ssize_t size = <Py_ssize_t>(sizeof(PyObject) + (self.others.size() + 1) * sizeof(void*))
         if kind.__basicsize__ != size or kind.__itemsize__ or kind.__dictoffset__:
-            raise TypeError(f"{kind.__name__} has more than slots: a dict, weak references, or a base that is not Python's")
+            raise TypeError(f"{kind.__name__} has more than slots: a dict, weak references, or a base of C")
 
     def __call__(self, prototype, values):
         """Return copies of `prototype`, one for each value, which it has in the slot.
@@ -119,7 +120,7 @@ cdef class RunFinder:
     """RunFinder(kind, same, step)
 
     Finds which objects of class `kind`, or of a class below it, follow one another: those that have the same
-    object in the slot `same`, and whole numbers in the slot `step` of which each is one more than that before.
+    object in the slot `same`, and in `step` whole numbers of which each is one more than that before.
 
         >>> from pillarbox.kernel.alike import Copier, RunFinder
         >>> class Row:
@@ -140,8 +141,8 @@ cdef class RunFinder:
     def __call__(self, objects):
         """Return the runs of `objects` in their order, each as its begin and its end.
 
-        objects: a list or a tuple, which nobody changes meanwhile, nor the slots. Raises TypeError for an object of
-        another class, or without a whole number in the slot, AttributeError where a slot has nothing.
+        objects: a list or a tuple, which nobody changes meanwhile, nor the slots. Raises TypeError for an
+        object of another class, or without a whole number, AttributeError where a slot has nothing.
         """
         _check_sequence(objects)
         cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(objects), number, begin = 0, step, before = 0

@@ -116,9 +116,7 @@ class AsyncWaitOperator(Operator):
             loop,
             name=name,
             queue=queue,
-            operator=OperatorFunctions(
-                emitter.complete, self._fail, self._finished, emitter.complete_all
-            ),
+            operator=OperatorFunctions(emitter.complete, self._fail, self._finished, emitter.complete_all),
             convert=convert,
             session=ledger_session,
         )

@@ -52,7 +52,7 @@ class CallsInFlight:
             self.by_key[to] = call
 
     def end_alone(self, calls: Sequence[Call]) -> bool:
-        """Let no row join these calls, by their keys in a ledger, any more; False where rows wait for some."""
+        """Let no row join these calls, by their ledger keys, any more; False where rows wait for some."""
         if self._joined:
             return False
         by_key = self.by_key

@@ -46,8 +46,8 @@ class LedgerRecords:
 
     accepts_errors: the failure of a row is its result for good. result_of: makes of a record the result of a
     row. conflict: the error of a row whose key another one has, with another input. weigh: counts
-    results; leave: completes rows whose results were counted. ended: a row has left, and those that have joined its call
-    get its result; None where no row waits for another.
+    results; leave: completes rows whose results were counted. ended: rows have left, and those that have
+    joined their calls get their results; None where no row waits for another.
     """
 
     writer: LedgerWriter

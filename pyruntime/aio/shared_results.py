@@ -57,7 +57,7 @@ class SharedResults:
         self.ended((call,), (value_of(result),))
 
     def ended(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
-        """Free the claims of rows that have left, and give their results to those that have joined their calls."""
+        """Free the claims of rows that have left, and give their results to those that joined their calls."""
         if self._tell_ended is not None:
             for call in calls:
                 self._tell_ended(call)

@@ -677,7 +677,7 @@ class Vectors:
         return pa.ListArray.from_arrays(offsets, self._joined([block.ravel()]), type=self._list)
 
     def lists(self, values: list[list[Any]]) -> pa.Array | None:
-        """The column of long lists of floats, made at once; None for any others, which are taken one by one."""
+        """The column of long lists of floats, made at once; None for any others, taken one by one."""
         if self._dtype.kind != "f" or min(map(len, values)) <= MAX_SHORT_LIST:
             return None
         elements = plain_array_of([*itertools.chain.from_iterable(values)], self._element)

@@ -376,7 +376,9 @@ class RowEncoder:
         # By the types in a whole chunk, which are one or two: no line of Python runs for each result then.
         kinds = set(map(type, results))
         if kinds == {EncodedRow}:
-            return _joined([_part_of_block(results[begin], end - begin) for begin, end in _find_runs(results)]), None
+            return _joined(
+                [_part_of_block(results[begin], end - begin) for begin, end in _find_runs(results)]
+            ), None
         if EncodedRow in kinds:
             return self._with_blocks(results)
         counts = None
