@@ -1,10 +1,9 @@
 """A million vectors from a column of text, over HTTP, to Parquet on two cores: all processes counted.
 
 `python -m bench.clients.million`. Three jobs on `local[2]`, each over the same cached texts and written as
-Parquet: `embed_text`; `mapInArrow` with requests by hand, as the standard library and a
-pool of threads; and `mapInArrow` that makes the same vectors without a call, which is what Spark itself takes.
-CPU is that of Spark's workers, of Java and of the raw server of this folder. Writes `million.json` into
-`out/bench`.
+Parquet: `embed_text`; `mapInArrow` with requests by hand, as one writes it with the standard library and a
+pool of threads; and `mapInArrow` that makes the same vectors without a call: what Spark itself takes. CPU is
+that of Spark's workers, of Java and of the raw server of this folder. Writes `million.json` into `out/bench`.
 
 Spark's Parquet tries a dictionary of all numbers first, which for vectors is work for nothing. So there is a
 second sink, without one (the writer's option `parquet.enable.dictionary`), for what is left of Java then.
