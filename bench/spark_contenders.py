@@ -34,12 +34,12 @@ BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 DEFAULT_BATCH_ROWS = 10_000
 
 
-def session() -> SparkSession:
-    """A local session of one core that says nothing and listens on loopback only."""
+def session(cores: int = 1) -> SparkSession:
+    """A local session that says nothing and listens on loopback only."""
     # Without it workers run whatever `python3` is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return (
-        SparkSession.builder.master("local[1]")
+        SparkSession.builder.master(f"local[{cores}]")
         .appName("pillarbox throughput")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")

@@ -9,6 +9,12 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
+#include <immintrin.h>
+#define PILLARBOX_WIDE_BASE64 1
+#endif
+
 #include "pillarbox_buffer.h"
 
 namespace pillarbox {
@@ -52,12 +58,82 @@ inline std::size_t decoded_nbytes(const char* text, std::size_t length) noexcept
     return length / 4 * 3 - padding;
 }
 
-// Writes `decoded_nbytes` bytes. False if the text is not base64.
-inline bool decode(const char* text, std::size_t length, char* to) noexcept {
+#ifdef PILLARBOX_WIDE_BASE64
+// Groups of four characters that are decoded at a time, and that must follow: eight bytes beyond are written over.
+constexpr std::size_t WIDE_GROUPS = 8;
+constexpr std::size_t GROUPS_BEHIND = 4;
+
+// True if the processor has AVX2, and the system keeps its registers.
+inline bool has_wide() noexcept {
+    static const bool has = [] {
+        unsigned a = 0, b = 0, c = 0, d = 0;
+        constexpr unsigned OSXSAVE = 1u << 27, AVX2 = 1u << 5, YMM_STATE = 6;
+        if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
+        unsigned state = 0, high = 0;
+        __asm__("xgetbv" : "=a"(state), "=d"(high) : "c"(0));
+        return (state & YMM_STATE) == YMM_STATE && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & AVX2);
+    }();
+    return has;
+}
+
+// Decodes as many of `groups` as come in eights, and moves both places behind them. False if one is not base64.
+// The lookups are those of W. Mula and D. Lemire, "Faster Base64 Encoding and Decoding Using AVX2 Instructions" (2018):
+// a character is one if the bits for its upper and for its lower half have none in common, and its number is
+// itself and an offset by its upper half.
+__attribute__((target("avx2"))) inline bool decode_wide(
+    const unsigned char*& at, std::size_t& groups, char*& to
+) noexcept {
+    const __m256i of_low = _mm256_setr_epi8(
+        0x15, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x13, 0x1A, 0x1B, 0x1B, 0x1B, 0x1A,
+        0x15, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x13, 0x1A, 0x1B, 0x1B, 0x1B, 0x1A
+    );
+    const __m256i of_high = _mm256_setr_epi8(
+        0x10, 0x10, 0x01, 0x02, 0x04, 0x08, 0x04, 0x08, 0x10, 0x10, 0x10, 0x10, 0x10, 0x10, 0x10, 0x10,
+        0x10, 0x10, 0x01, 0x02, 0x04, 0x08, 0x04, 0x08, 0x10, 0x10, 0x10, 0x10, 0x10, 0x10, 0x10, 0x10
+    );
+    const __m256i offsets = _mm256_setr_epi8(
+        0, 16, 19, 4, -65, -65, -71, -71, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 16, 19, 4, -65, -65, -71, -71, 0, 0, 0, 0, 0, 0, 0, 0
+    );
+    const __m256i bytes_in_order = _mm256_setr_epi8(
+        2, 1, 0, 6, 5, 4, 10, 9, 8, 14, 13, 12, -1, -1, -1, -1,
+        2, 1, 0, 6, 5, 4, 10, 9, 8, 14, 13, 12, -1, -1, -1, -1
+    );
+    const __m256i words_in_order = _mm256_setr_epi32(0, 1, 2, 4, 5, 6, 7, 7);
+    const __m256i half = _mm256_set1_epi8(0x0F);
+    const __m256i slash = _mm256_set1_epi8('/');
+    __m256i wrong = _mm256_setzero_si256();
+    for (; groups >= WIDE_GROUPS + GROUPS_BEHIND; groups -= WIDE_GROUPS, at += 32, to += 24) {
+        const __m256i text = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+        const __m256i high = _mm256_and_si256(_mm256_srli_epi32(text, 4), half);
+        const __m256i low = _mm256_and_si256(text, half);
+        wrong = _mm256_or_si256(
+            wrong, _mm256_and_si256(_mm256_shuffle_epi8(of_low, low), _mm256_shuffle_epi8(of_high, high))
+        );
+        // The slash has an offset of its own: that in front of its half's.
+        const __m256i place = _mm256_add_epi8(_mm256_cmpeq_epi8(text, slash), high);
+        const __m256i numbers = _mm256_add_epi8(text, _mm256_shuffle_epi8(offsets, place));
+        const __m256i pairs = _mm256_maddubs_epi16(numbers, _mm256_set1_epi32(0x01400140));
+        const __m256i triples = _mm256_madd_epi16(pairs, _mm256_set1_epi32(0x00011000));
+        const __m256i bytes = _mm256_shuffle_epi8(triples, bytes_in_order);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permutevar8x32_epi32(bytes, words_in_order));
+    }
+    return _mm256_testz_si256(wrong, wrong) != 0;
+}
+#endif
+
+// Writes `decoded_nbytes` bytes. False if the text is not base64. is_narrow: as on a processor of any kind.
+inline bool decode(const char* text, std::size_t length, char* to, bool is_narrow = false) noexcept {
     const auto* at = reinterpret_cast<const unsigned char*>(text);
     const auto& of = TABLES.of;
     std::uint32_t seen = 0;
-    for (std::size_t group = length / 4; group > 1; --group, at += 4, to += 3) {
+    std::size_t group = length / 4;
+#ifdef PILLARBOX_WIDE_BASE64
+    if (!is_narrow && has_wide() && !decode_wide(at, group, to)) return false;
+#else
+    (void)is_narrow;
+#endif
+    for (; group > 1; --group, at += 4, to += 3) {
         const std::uint32_t bytes = of[0][at[0]] | of[1][at[1]] | of[2][at[2]] | of[3][at[3]];
         seen |= bytes;
         // The fourth is written over by the next group.

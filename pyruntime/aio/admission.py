@@ -10,7 +10,6 @@ Confined to the mailbox thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import Any
 
 from pillarbox.aio.call_sharing import without
@@ -22,7 +21,10 @@ from pillarbox.aio.in_flight import WAITING, Shared
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.sizes import size_of
 from pillarbox.aio.states import FinishedRow
+from pillarbox.kernel.alike import Copier
 from pillarbox.task.protocols import LeftOut, RowBatch
+
+_calls_of = Copier(Call, "row")
 
 
 class RowAdmission:
@@ -106,7 +108,7 @@ class RowAdmission:
             return
         # The usual case, on the path of every row.
         put = self._queue.put
-        calls = list(map(Call, batch.take(room), repeat(size or 0)))
+        calls: list[Call] = _calls_of(Call(None, size or 0), batch.take(room))
         for call in calls:
             call.handle = put(call)
         self._call(calls, len(calls))

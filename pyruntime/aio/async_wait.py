@@ -116,7 +116,7 @@ class AsyncWaitOperator(Operator):
             loop,
             name=name,
             queue=queue,
-            operator=OperatorFunctions(emitter.complete, self._fail, self._finished),
+            operator=OperatorFunctions(emitter.complete, self._fail, self._finished, emitter.complete_all),
             convert=convert,
             session=ledger_session,
         )
@@ -139,9 +139,8 @@ class AsyncWaitOperator(Operator):
             self._weights.bind(scheduler.slots, context.output)
         self._runner = scheduler.runner = self._make_runner(mailbox, context.position)
         if self._ledger_session is not None:
-            weigh = emitter.weigh if self._weights is not None else None
-            flow = scheduler.flow()
-            scheduler.record_in(self._ledger_session.bind(flow, mailbox, weigh, emitter.complete_kept))
+            weigh, leave = emitter.weigh_all, emitter.complete_kept
+            scheduler.record_in(self._ledger_session.bind(scheduler.flow(), mailbox, weigh, leave))
 
     def _finished(self) -> int:
         """Rows that have finished, those included that had before a restore."""

@@ -86,6 +86,11 @@ class CallSharing:
             return found
         return [] if self.equals is None else self.equals.look_up([call])
 
+    @property
+    def is_empty(self) -> bool:
+        """True if results leave as they come: nothing shares or records them."""
+        return self.equals is None and self.records is None
+
     def joined(self, call: Call) -> Sequence[Call]:
         """The rows that wait for the call of an equal row."""
         return () if self.equals is None else self.equals.joined(call)

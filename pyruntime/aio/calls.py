@@ -15,7 +15,7 @@ Confined to the mailbox thread; a `CallState` is a value.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from pillarbox.aio.deadlines import time_left
@@ -120,17 +120,22 @@ Chunk: TypeAlias = list[tuple[Call, Any]]
 TakesResult: TypeAlias = Callable[[Call, Any], None] | None
 """Takes a call and its result; None for nothing that does."""
 
+TakesResults: TypeAlias = Callable[[Sequence[Call], Sequence[Any]], None]
+"""Takes calls, and a result for each."""
+
 
 class OperatorFunctions(NamedTuple):
     """The functions of an operator for its scheduler.
 
     complete: takes a row and its result, once for each. stop: takes the error that ends the job. finished:
-    gives the rows that have finished, those before a restore included.
+    gives the rows that have finished, those before a restore included. complete_all: takes rows that were
+    called together, as `complete` takes each; None where each is taken alone.
     """
 
     complete: Callable[[Call, Any], None]
     stop: Callable[[BaseException], None]
     finished: Callable[[], int]
+    complete_all: TakesResults | None = None
 
 
 class RestoredCall(Call):

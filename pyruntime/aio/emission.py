@@ -9,7 +9,7 @@ Confined to the mailbox thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -80,19 +80,27 @@ class ResultEmitter:
         if not self._is_asked and self._queue.has_completed():
             self._ask()
 
-    def weigh(self, call: Call, result: Any) -> None:
-        """Count a result that waits for the ledger: it is held as one that waits for its turn is."""
-        if type(result) not in NOT_WEIGHED and (weights := self._weights) is not None:
-            if weights.light:
-                weights.light -= 1
-            else:
-                weights.weigh(call, result, self.is_full)
+    def complete_all(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
+        """Give rows that were called together their results, as `complete` does each."""
+        if self._weights is not None:
+            self._weights.weigh_all(calls, results, self.is_full)
+        # spec: Operator!LateOutcome
+        complete = self._queue.complete
+        for call, result in zip(calls, results, strict=True):
+            complete(call.handle, result)
+        self.ask_if_completed()
 
-    def complete_kept(self, call: Call, result: Any) -> None:
-        """Complete `call`, whose result was counted when it came, now that the ledger has it."""
-        self._queue.complete(call.handle, result)
-        if not self._is_asked and self._queue.has_completed():
-            self._ask()
+    def weigh_all(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
+        """Count results that wait for the ledger: they are held as those that wait for their turn are."""
+        if self._weights is not None:
+            self._weights.weigh_all(calls, results, self.is_full)
+
+    def complete_kept(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
+        """Complete calls whose results were counted when they came, now that the ledger has them."""
+        complete = self._queue.complete
+        for call, result in zip(calls, results, strict=True):
+            complete(call.handle, result)
+        self.ask_if_completed()
         weights = self._weights
         if weights is not None and weights.is_tight:
             weights.allow_calls(self.is_full)

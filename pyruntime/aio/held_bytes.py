@@ -6,14 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.gate import Slots
 from pillarbox.aio.options import Options
-from pillarbox.aio.sizes import CALL_BYTES, LEDGER_BYTES, SMALL_TYPES, size_of
+from pillarbox.aio.sizes import CALL_BYTES, LEDGER_BYTES, SMALL_TYPES, Weighed, size_of
 from pillarbox.task.protocols import OperatorOutput
 
 NOT_WEIGHED = SMALL_TYPES | {Failed}
@@ -21,6 +21,9 @@ NOT_WEIGHED = SMALL_TYPES | {Failed}
 
 LIGHT_SHARE = 1 / 16
 """A window full of results that hold less than this share of `Buffer.max_bytes` is light."""
+
+NEWEST_SHARE = 0.1
+"""The part of the mean of results that the last one has: the mean is of some ten of them."""
 
 LIGHT_RESULTS = 15
 """Results that are not weighed after one that belongs to a light window."""
@@ -72,8 +75,38 @@ class HeldBytes:
         size = size_of(result) + self._call_bytes
         call.held += size
         self.held += size
-        # The mean of some ten results.
-        self._result_bytes += (size - self._result_bytes) * 0.1 if self._result_bytes else size
+        self._result_bytes += (size - self._result_bytes) * NEWEST_SHARE if self._result_bytes else size
+        self._look_at_room(output_is_full)
+
+    def weigh_all(self, calls: Sequence[Call], results: Sequence[Any], output_is_full: bool) -> None:
+        """Count the bytes of results that came together, as `weigh` does of each, but for light ones."""
+        kinds = {*map(type, results)}
+        if len(kinds) != 1 or not issubclass(kinds.pop(), Weighed):
+            for call, result in zip(calls, results, strict=True):
+                if type(result) in NOT_WEIGHED:
+                    continue
+                if self.light:
+                    self.light -= 1
+                else:
+                    self.weigh(call, result, output_is_full)
+            return
+        count = len(results)
+        if self.light >= count:
+            self.light -= count
+            return
+        # They know their bytes, and those of one block have the same.
+        held = 0
+        for call, result in zip(calls, results, strict=True):
+            size = result.nbytes + self._call_bytes
+            call.held += size
+            held += size
+        self.held += held
+        mean, before = held / count, self._result_bytes
+        self._result_bytes = mean + (before - mean) * (1.0 - NEWEST_SHARE) ** count if before else mean
+        self._look_at_room(output_is_full)
+
+    def _look_at_room(self, output_is_full: bool) -> None:
+        """Begin no call whose result has no room beside those that have just been counted."""
         if self._result_bytes < self._light_bytes:
             self.light = LIGHT_RESULTS
         # Of that, up to a half may be with whoever takes the results: looked at only from here on.

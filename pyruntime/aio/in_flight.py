@@ -51,6 +51,16 @@ class CallsInFlight:
             del self.by_key[key]
             self.by_key[to] = call
 
+    def end_alone(self, calls: Sequence[Call]) -> bool:
+        """Let no row join these calls, by their ledger keys, any more; False where rows wait for some."""
+        if self._joined:
+            return False
+        by_key = self.by_key
+        for call in calls:
+            if by_key.get(call.key) is call:
+                del by_key[call.key]
+        return True
+
     def end(self, call: Call, key: Hashable) -> Sequence[Call]:
         """Let no row join `call` any more; returns those that have."""
         if self.by_key.get(key) is call:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from pillarbox.aio.call_flow import CallFlow, CallHolds
-from pillarbox.aio.calls import Call, TakesResult
+from pillarbox.aio.calls import Call, TakesResults
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.function import Parsed
 from pillarbox.aio.ledger_lookup import MisfitError
@@ -45,9 +45,9 @@ class LedgerRecords:
     """The results that wait to be durable. `committed` and `failed` are mail of `writer`, which is set first.
 
     accepts_errors: the failure of a row is its result for good. result_of: makes of a record the result of a
-    row. conflict: the error of a row whose key another one has, with another input. weigh: counts each
-    result; leave: completes one that was counted. ended: a row has left, and those that have joined its call
-    get its result; None where no row waits for another.
+    row. conflict: the error of a row whose key another one has, with another input. weigh: counts
+    results; leave: completes rows whose results were counted. ended: rows have left, and those that have
+    joined their calls get their results; None where no row waits for another.
     """
 
     writer: LedgerWriter
@@ -66,9 +66,9 @@ class LedgerRecords:
         accepts_errors: bool,
         result_of: Callable[[Record | FoundVector], Any],
         conflict: Callable[[Call, bytes], LedgerConflictError],
-        weigh: TakesResult,
-        leave: TakesResult,
-        ended: TakesResult,
+        weigh: TakesResults,
+        leave: TakesResults,
+        ended: TakesResults | None,
     ) -> None:
         self._flow = flow
         self._forms = forms
@@ -76,7 +76,7 @@ class LedgerRecords:
         self._accepts_errors = accepts_errors
         self._result_of = result_of
         self._conflict = conflict
-        self._weigh, self._leave = weigh, leave or flow.complete
+        self._weigh, self._leave = weigh, leave
         self._ended = ended
         # What is not durable yet, in order: the last one's number, calls, their results, seconds of each.
         self._kept: deque[tuple[int, list[Call], list[Any], float]] = deque()
@@ -116,8 +116,7 @@ class LedgerRecords:
             self._finish(call, result)
             return
         latency = self._flow.clock() - call.began if call.attempt else 0.0
-        if self._weigh is not None:
-            self._weigh(call, result.value if type(result) is Parsed else result)
+        self._weigh((call,), (result.value if type(result) is Parsed else result,))
         self._kept.append((self._append(call, result, latency, call.cost), [call], [result], latency))
         self._since += 1
         if self._since >= self._most or not self._flow.waiting or self.writer.is_behind:
@@ -144,9 +143,7 @@ class LedgerRecords:
             )
         except LedgerClosedError as error:
             raise self.writer.failure or error from None
-        if self._weigh is not None:
-            for call, result in zip(calls, results, strict=True):
-                self._weigh(call, result)
+        self._weigh(calls, results)
         self._kept.append((last, calls, results, latency))
         self._since += len(calls)
         if self._since >= self._most or not self._flow.waiting or self.writer.is_behind:
@@ -197,7 +194,7 @@ class LedgerRecords:
         """The result of a row may leave, and that of those that have joined its call."""
         self._flow.complete(call, result)
         if self._ended is not None:
-            self._ended(call, result)
+            self._ended((call,), (result,))
 
     def committed(self, commit: Commit) -> None:
         """Let the results go on that have become durable."""
@@ -215,14 +212,12 @@ class LedgerRecords:
                         # That of a process which parses otherwise may not fit: then this row has its own.
                         with suppress(MisfitError):
                             results[place] = self._result_of(adopted[number])
-        leave, ended = self._leave, self._ended
-        for call, kept_result in zip(calls, results, strict=True):
-            if self._is_closed:
-                return
-            result = kept_result.value if type(kept_result) is Parsed else kept_result
-            leave(call, result)
-            if ended is not None:
-                ended(call, result)
+        if Parsed in {*map(type, results)}:
+            results = [result.value if type(result) is Parsed else result for result in results]
+        if not self._is_closed:
+            self._leave(calls, results)
+        if self._ended is not None and not self._is_closed:
+            self._ended(calls, results)
         if self._holds.by_disk and not self._is_closed and not self.writer.is_behind:
             self._holds.set_disk(False)
 

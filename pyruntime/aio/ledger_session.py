@@ -13,13 +13,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 from pillarbox.aio import intervals
 from pillarbox.aio.attempt_lease import AttemptLease, AttemptName
 from pillarbox.aio.call_flow import CallFlow, CallHolds
 from pillarbox.aio.call_threads import call_soon
-from pillarbox.aio.calls import Call, TakesResult
+from pillarbox.aio.calls import Call, TakesResults
 from pillarbox.aio.in_flight import CallsInFlight
 from pillarbox.aio.ledger_lookup import LedgerLookup
 from pillarbox.aio.ledger_records import AS_THEY_ARE, KeptForms, LedgerRecords
@@ -158,9 +159,9 @@ class LedgerSession:
         """The rows that are called for other tasks too; None where a task calls for itself."""
 
     def bind(
-        self, flow: CallFlow, mailbox: TaskMailbox, weigh: TakesResult, leave: TakesResult
+        self, flow: CallFlow, mailbox: TaskMailbox, weigh: TakesResults, leave: TakesResults
     ) -> LedgerRecords:
-        """Keep the results of the calls of an operator. weigh: counts each; leave: completes one."""
+        """Keep the results of the calls of an operator. weigh: counts some; leave: completes them."""
         rows, claims, ledger, scope = self.rows, self._claims, self._ledger, self._scope
         self._flow = flow
         self._holds = holds = CallHolds(flow.hold)
@@ -252,13 +253,16 @@ class LedgerSession:
         # On the path of every call: most may begin by what was seen a moment ago.
         if time.monotonic() >= self._lease.trusted_until and not self._lease.may_call():
             return False
-        waiting, scans, place = self._flow.waiting, self.reader.scans, 0
-        while place < rows and place < len(waiting):
+        waiting, reader, place, scans = self._flow.waiting, self.reader, 0, self.reader.scans
+        # And most have waited for their slot only.
+        for call in islice(waiting, rows):
+            if call.looked != scans or call.attempt:
+                break
+            place += 1
+        while place < min(rows, len(waiting)):
             call = waiting[place]
-            # And most have waited for their slot only.
-            if (call.looked == scans and not call.attempt) or not self._results.look_again(call):
-                place += 1
-                scans = self.reader.scans
+            is_known = call.looked == reader.scans and not call.attempt
+            place += is_known or not self._results.look_again(call)
         return bool(waiting) or not rows
 
     def look_again(self, call: Call) -> bool:

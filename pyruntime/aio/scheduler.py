@@ -86,7 +86,8 @@ class CallScheduler:
         )
         if policies.by_key is not None:
             # Rows that are not called leave by it too.
-            operator = operator._replace(complete=policies.by_key.completing(operator.complete))
+            complete = policies.by_key.completing(operator.complete)
+            operator = operator._replace(complete=complete, complete_all=None)
         self._operator = operator
         self.sharing = CallSharing(options, policies.stack, session)
         self.route = ResultRoute(self.sharing, meter, operator.complete, self._guarding(self._count_shared))

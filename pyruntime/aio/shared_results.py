@@ -5,7 +5,7 @@ Confined to the mailbox thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pillarbox.aio.call_flow import CallFlow
@@ -54,13 +54,16 @@ class SharedResults:
     def give(self, call: Call, result: Any) -> None:
         """Give a row that waits what another attempt, or another task, has kept."""
         self._flow.replay(call, result)
-        self.ended(call, value_of(result))
+        self.ended((call,), (value_of(result),))
 
-    def ended(self, call: Call, result: Any) -> None:
-        """Free the claim of a row that has left, and give its result to those that have joined its call."""
+    def ended(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
+        """Free the claims of rows that have left, and give their results to those that joined their calls."""
         if self._tell_ended is not None:
-            self._tell_ended(call)
-        if self._in_flight is not None:
+            for call in calls:
+                self._tell_ended(call)
+        if self._in_flight is None or self._in_flight.end_alone(calls):
+            return
+        for call, result in zip(calls, results, strict=True):
             for joined in self._in_flight.end(call, call.key):
                 if self._is_closed:
                     return

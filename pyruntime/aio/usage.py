@@ -65,23 +65,13 @@ class Usage(_UsageFields):
         unknown_cost: str | None = None,
     ) -> Usage:
         """Make the value. Raises TypeError or ValueError for a bad argument."""
-        numbers = {
-            "cost": cost,
-            "tokens": tokens,
-            "input_tokens": input_tokens,
-            "output_tokens": output_tokens,
-        }
-        for name, value in numbers.items():
-            _check_amount(f"{name}=", value, "a number")
-        texts = {
-            "model": model,
-            "operation": operation,
-            "provider": provider,
-            "unknown_cost": unknown_cost,
-        }
-        for name, text in texts.items():
+        # By position: each request has one, and names are needed for errors alone.
+        for place, value in enumerate((cost, tokens, input_tokens, output_tokens)):
+            if type(value) not in _NUMBERS or not 0 <= value < math.inf:
+                _check_amount(f"{cls._fields[place]}=", value, "a number")
+        for place, text in enumerate((model, operation, provider, unknown_cost), 4):
             if text is not None and not isinstance(text, str):
-                raise TypeError(f"{name}={text!r}: must be a text or None")
+                raise TypeError(f"{cls._fields[place]}={text!r}: must be a text or None")
         in_all = tokens or input_tokens + output_tokens
         return super().__new__(
             cls, cost, in_all, input_tokens, output_tokens, model, operation, provider, unknown_cost
@@ -89,6 +79,9 @@ class Usage(_UsageFields):
 
     def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return self[:2], {name: getattr(self, name) for name in self._fields[2:]}
+
+
+_NUMBERS = frozenset({float, int})
 
 
 def _check_amount(source: str, value: Any, allowed: str) -> None:

@@ -36,7 +36,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from time import perf_counter
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -411,12 +411,20 @@ class Embeddings(EmbeddingPresets, Client):
 
         refused: the errors of rows without a text, by their places.
         """
-        parts, too_long = self._parts(rows)
-        errors = {**refused, **too_long}
-        block, bad = await self._embed([piece for part in parts for piece in part])
-        if len(block) == len(rows) and not errors and not bad:
-            # The usual case: each row is one piece.
-            return normalized(block) if self.normalize else block
+        if self.max_tokens is None and self.max_text_tokens is None and None not in rows:
+            # The usual case: each row is one piece, whose tokens nobody counts.
+            block, bad = await self._embed(cast("list[str]", rows))
+            if not bad:
+                return normalized(block) if self.normalize else block
+            parts, errors = [[Piece(text, 0.0)] for text in rows if text is not None], {**refused}
+        else:
+            parts, too_long = self._parts(rows)
+            errors = {**refused, **too_long}
+            all_pieces = [piece for part in parts for piece in part]
+            texts = [piece.text for piece in all_pieces]
+            block, bad = await self._embed(texts, [piece.tokens for piece in all_pieces])
+            if len(block) == len(rows) and not errors and not bad:
+                return normalized(block) if self.normalize else block
         results: list[Any] = []
         place = 0
         for row, part in enumerate(parts):
@@ -467,32 +475,33 @@ class Embeddings(EmbeddingPresets, Client):
         loaded: Tokenizer = self._loaded
         return loaded
 
-    def _requests(self, all_pieces: list[Piece]) -> Iterator[list[str]]:
-        """The texts of `all_pieces`, in order, in requests that the service allows."""
+    def _requests(self, all_texts: list[str], counts: Sequence[float]) -> Iterator[list[str]]:
+        """The texts, with so many tokens, in order, in requests that the service allows."""
         if self.max_tokens is None:
-            whole = [piece.text for piece in all_pieces]
-            yield from (whole[at : at + self._max_texts] for at in range(0, len(whole), self._max_texts))
+            size = self._max_texts
+            yield from (all_texts[at : at + size] for at in range(0, len(all_texts), size))
             return
         texts: list[str] = []
         tokens = 0.0
-        for piece in all_pieces:
-            too_many = tokens + piece.tokens > self.max_tokens
-            if texts and (too_many or len(texts) == self._max_texts):
+        for text, count in zip(all_texts, counts, strict=True):
+            if texts and (tokens + count > self.max_tokens or len(texts) == self._max_texts):
                 yield texts
                 texts, tokens = [], 0.0
-            texts.append(piece.text)
-            tokens += piece.tokens
+            texts.append(text)
+            tokens += count
         if texts:
             yield texts
 
-    async def _embed(self, all_pieces: list[Piece]) -> tuple[Block, dict[int, Exception]]:
-        """The vectors of the pieces, zeros for some, and the errors of these by their places.
+    async def _embed(
+        self, all_texts: list[str], counts: Sequence[float] = ()
+    ) -> tuple[Block, dict[int, Exception]]:
+        """The vectors of the texts, zeros for some, and the errors of these by their places.
 
-        Raises the error of the first request.
+        counts: their tokens, where there is a limit of these. Raises the error of the first request.
         """
         # Texts, and the address that has refused them together with others.
         requests: deque[tuple[list[str], str | None]] = deque(
-            (texts, None) for texts in self._requests(all_pieces)
+            (texts, None) for texts in self._requests(all_texts, counts)
         )
         blocks: list[Block] = []
         errors: dict[int, Exception] = {}
@@ -529,7 +538,7 @@ class Embeddings(EmbeddingPresets, Client):
             if blocks:
                 blocks.append(np.zeros((len(texts), blocks[0].shape[1]), np.float32))
             place += len(texts)
-        self._suggest_rows([piece.text for piece in all_pieces])
+        self._suggest_rows(all_texts)
         if errors and not blocks:
             raise errors[0]
         if not blocks:

@@ -38,7 +38,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.row_fields import field_names
 from pillarbox.spark.compat import TIME_TYPES
-from pillarbox.spark.records import array_of, array_of_numpy
+from pillarbox.spark.records import array_of, array_of_numpy, plain_array_of
 from pillarbox.spark.schema import arrow_type
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -519,6 +519,18 @@ def _values_of_halves() -> pa.Array:
     return array_of_numpy(np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32))
 
 
+def _check_elements(count: int) -> None:
+    if count > MAX_ELEMENTS:
+        raise OverflowError(f"{count:,} elements in one batch of results: Arrow takes {MAX_ELEMENTS:,}")
+
+
+@functools.lru_cache(maxsize=8)
+def _even_offsets(rows: int, length: int) -> pa.Array:
+    """The offsets of so many lists of one length: those of nearly all blocks of a job."""
+    _check_elements(rows * length)
+    return array_of_numpy(np.arange(rows + 1, dtype=np.int32) * np.int32(length))
+
+
 class Vectors:
     """The arrays of numbers of one column, in all forms in which libraries give them.
 
@@ -661,7 +673,17 @@ class Vectors:
         block = np.asarray(rows)
         if block.dtype not in self._direct:
             return None
-        return self._lists(np.full(block.shape[0], block.shape[1], np.int64), self._joined([block.ravel()]))
+        offsets = _even_offsets(*block.shape)
+        return pa.ListArray.from_arrays(offsets, self._joined([block.ravel()]), type=self._list)
+
+    def lists(self, values: list[list[Any]]) -> pa.Array | None:
+        """The column of long lists of floats, made at once; None for any others, taken one by one."""
+        if self._dtype.kind != "f" or min(map(len, values)) <= MAX_SHORT_LIST:
+            return None
+        elements = plain_array_of([*itertools.chain.from_iterable(values)], self._element)
+        if elements is None or (elements.null_count and not self._nullable):
+            return None
+        return self._lists(np.fromiter(map(len, values), np.int64, len(values)), elements)
 
     def _as_arrow(self, value: object) -> pa.Array:
         if isinstance(value, pa.Array):
@@ -686,10 +708,7 @@ class Vectors:
     def _lists(self, lengths: Any, elements: pa.Array, mask: pa.Array | None = None) -> pa.Array:
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        if offsets[-1] > MAX_ELEMENTS:
-            raise OverflowError(
-                f"{offsets[-1]:,} elements in one batch of results: Arrow takes {MAX_ELEMENTS:,}"
-            )
+        _check_elements(int(offsets[-1]))
         return pa.ListArray.from_arrays(
             array_of_numpy(offsets.astype(np.int32)), elements, type=self._list, mask=mask
         )

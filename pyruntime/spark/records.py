@@ -37,6 +37,7 @@ from pillarbox.aio.function import is_async
 from pillarbox.aio.row_inputs import IterableInput
 from pillarbox.kernel import HandoverClosedError
 from pillarbox.kernel import columns as kernel_columns
+from pillarbox.kernel.alike import Copier, RunFinder
 from pillarbox.spark.schema import time_zone
 from pillarbox.task import InputStatus
 from pillarbox.task.protocols import LeftOut, RowBatch, TaskOutput
@@ -260,10 +261,15 @@ def arguments_of(batch: pa.RecordBatch) -> RowBatch:
 def rows_of(batch: pa.RecordBatch) -> RowBatch:
     """The records of an Arrow batch that is not empty."""
     count = batch.num_rows
-    record = record_type(tuple(batch.schema.names))
-    # Made by `map`, so that no line of Python runs for a row but the record's own.
-    rows = list(map(record, repeat(Columns(batch), count), range(count)))
+    record, copies = _records_of(tuple(batch.schema.names))
+    rows = copies(record(Columns(batch), 0), [*range(count)])
     return RowBatch(rows, batch.nbytes // count + RECORD_BYTES)
+
+
+@functools.lru_cache(maxsize=64)
+def _records_of(names: tuple[str, ...]) -> tuple[type[Record], Copier]:
+    record = record_type(names)
+    return record, Copier(record, "__place__")
 
 
 def sliced(batches: Iterable[pa.RecordBatch | L]) -> Iterator[pa.RecordBatch | L]:
@@ -298,13 +304,14 @@ def take_rows(batch: pa.RecordBatch, indices: Sequence[int]) -> pa.RecordBatch:
     return batch.take(array_of([*indices], pa.int64()))
 
 
-_COLUMNS, _PLACE = operator.attrgetter("__columns__"), operator.attrgetter("__place__")
+_find_runs = RunFinder(Record, "__columns__", "__place__")
 
 
 def batch_of(rows: Sequence[Record]) -> pa.RecordBatch:
     """One batch of these rows, of which there is one at least, in their order."""
-    if len({*map(id, map(_COLUMNS, rows))}) == 1:
-        return take_rows(_COLUMNS(rows[0]).batch, [*map(_PLACE, rows)])
+    runs = _find_runs(rows)
+    if len(runs) == 1:
+        return rows[0].__columns__.batch.slice(rows[0].__place__, len(rows))
     pieces = []
     # Batches of calls are seldom of more than two slices: rows come in order, unless some are called again.
     for _, run in groupby(rows, key=lambda row: id(row.__columns__)):
@@ -323,16 +330,16 @@ def concat_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 def columns_of(rows: Sequence[Record], names: Sequence[str]) -> list[Sequence[Any]]:
     """The values of these columns of many rows, as Python objects."""
-    slices = [row.__columns__ for row in rows]
-    places = [row.__place__ for row in rows]
-    first, begin = slices[0], places[0]
-    if places == [*range(begin, begin + len(rows))] and all(each is first for each in slices):
+    if len(_find_runs(rows)) == 1:
         # Rows that come in together are of one slice.
+        first, begin = rows[0].__columns__, rows[0].__place__
         some = slice(begin, begin + len(rows))
         return [
             [*map(_raw, first[name][some])] if type(first[name]) is PartlyReadable else first[name][some]
             for name in names
         ]
+    slices = [row.__columns__ for row in rows]
+    places = [row.__place__ for row in rows]
     return [
         [raw_value(each[name], place) for each, place in zip(slices, places, strict=True)] for name in names
     ]
@@ -463,10 +470,16 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
     values: Python values; None is null. Nobody changes a list meanwhile.
     """
+    array = plain_array_of(values, kind)
+    return pa.array(values, kind) if array is None else array
+
+
+def plain_array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
+    """Return the array of plain values of this very type, as `array_of`; None where one is another."""
     make = _MAKE.get(kind)
     made = None if make is None else make(values)
     if made is None:
-        return pa.array(values, kind)
+        return None
     nulls, *buffers = made
     return pa.Array.from_buffers(
         kind, len(values), [None if each is None else pa.py_buffer(each) for each in buffers], nulls

@@ -27,6 +27,7 @@ from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.row_fields import field_names
 from pillarbox.aio.sizes import Weighed
 from pillarbox.kernel import PillarboxError
+from pillarbox.kernel.alike import Copier, RunFinder
 from pillarbox.spark.border import forbidden_null
 from pillarbox.spark.normal_forms import (
     Expressions,
@@ -99,6 +100,8 @@ def encoded_from(ipc: bytes, nbytes: int) -> EncodedRow:
     return EncodedRow(Block(batch.columns), 0, nbytes)
 
 
+_rows_of_block, _find_runs = Copier(EncodedRow, "index"), RunFinder(EncodedRow, "block", "index")
+
 ALLOWED_IN_SNAPSHOTS: tuple[Any, ...] = (
     *(record_from, encoded_from, np.dtype, np.ndarray),
     # Their pickles name functions, under names that differ from version to version.
@@ -141,6 +144,10 @@ class _Column:
     def array(self, values: Sequence[Any]) -> pa.Array:
         """The array of values in their normal form."""
         return array_of(values, self.field.type) if self._vectors is None else self._vectors.column(values)
+
+    def lists(self, values: list[list[Any]]) -> pa.Array | None:
+        """The array of values that are long lists of floats; None where they are others."""
+        return None if self._vectors is None else self._vectors.lists(values)
 
     def block(self, results: object) -> pa.Array | None:
         """The array of results that are one block, a matrix or an Arrow array; None where they are none."""
@@ -244,8 +251,18 @@ class RowEncoder:
         # Rows of a block were converted as one.
         if results and type(results[0]) is EncodedRow and set(map(type, results)) == {EncodedRow}:
             return results
+        lists = self._lists_of(results)
+        if lists and (array := self._columns[0].lists(lists)) is not None:
+            # As one block: an array for each would cost more than its numbers.
+            return _rows_of_columns(Block([array]))
         converted: list[Any] = self._convert_each(results)
         return converted
+
+    def _lists_of(self, results: list[Any]) -> list[list[Any]] | None:
+        """The lists that are the only value of each result; None where one has another, or more."""
+        if not self._bare or set(map(type, results)) != {tuple} or set(map(len, results)) != {1}:
+            return None
+        return _all_lists([value for (value,) in results])
 
     def _test(self, schema: T.StructType, expressions: Expressions) -> str:
         """An expression that is true if `result` is one row in its normal form."""
@@ -327,9 +344,7 @@ class RowEncoder:
             if rows is not None:
                 return rows
             return _each_of(results, has_times=any(column.has_times for column in self._columns))
-        count = len(block[0])
-        share = sum(array.nbytes for array in block) // max(1, count)
-        return [EncodedRow(block, index, share) for index in range(count)]
+        return _rows_of_columns(block)
 
     def elements_of(self, results: object) -> list[Any] | None:
         """The results of a batch as they are, None for each that a mask says is missing; None without one."""
@@ -360,6 +375,10 @@ class RowEncoder:
         """Arrow columns of converted results, and how many rows each result gave (None for one each)."""
         # By the types in a whole chunk, which are one or two: no line of Python runs for each result then.
         kinds = set(map(type, results))
+        if kinds == {EncodedRow}:
+            return _joined(
+                [_part_of_block(results[begin], end - begin) for begin, end in _find_runs(results)]
+            ), None
         if EncodedRow in kinds:
             return self._with_blocks(results)
         counts = None
@@ -381,14 +400,12 @@ class RowEncoder:
         for is_block, run in _runs(results):
             theirs: list[int] | None = None
             if is_block:
-                first = run[0]
-                pieces.append([array.slice(first.index, len(run)) for array in first.block])
+                pieces.append(_part_of_block(run[0], len(run)))
             else:
                 arrays, theirs = self.encode(run)
                 pieces.append(arrays)
             counts += [1] * len(run) if theirs is None else theirs
-        arrays = [each[0] if len(each) == 1 else pa.concat_arrays(each) for each in zip(*pieces, strict=True)]
-        return arrays, None if set(counts) <= {1} else counts
+        return _joined(pieces), None if set(counts) <= {1} else counts
 
     def _rows(self, result: object) -> list[Any]:
         """The rows of one converted result, each with its values in the order of the columns."""
@@ -418,6 +435,26 @@ class RowEncoder:
 _ROWS: frozenset[type] = frozenset({dict, list, tuple, Failed})
 
 
+def _rows_of_columns(block: Block) -> list[Any]:
+    count = len(block[0])
+    share = sum(array.nbytes for array in block) // max(1, count)
+    return _rows_of_block(EncodedRow(block, 0, share), [*range(count)])
+
+
+def _all_lists(values: list[Any]) -> list[list[Any]] | None:
+    return values if set(map(type, values)) == {list} else None
+
+
+def _part_of_block(first: EncodedRow, rows: int) -> list[pa.Array]:
+    """The columns of so many rows of a block, from `first` on, without a copy."""
+    return [array.slice(first.index, rows) for array in first.block]
+
+
+def _joined(pieces: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
+    """The columns of pieces, one after another."""
+    return [each[0] if len(each) == 1 else pa.concat_arrays(each) for each in zip(*pieces, strict=True)]
+
+
 def _runs(results: Sequence[Any]) -> Iterator[tuple[bool, Sequence[Any]]]:
     """Results in their order, as runs: rows that follow one another in a block (True), and all others."""
     for kind, some in groupby(results, type):
@@ -425,11 +462,7 @@ def _runs(results: Sequence[Any]) -> Iterator[tuple[bool, Sequence[Any]]]:
         if kind is not EncodedRow:
             yield False, run
             continue
-        # As arrays: no line of Python but two attributes for each row.
-        blocks = np.array([id(row.block) for row in run])
-        steps = np.diff([row.index for row in run])
-        starts = np.flatnonzero((np.diff(blocks) != 0) | (steps != 1)) + 1
-        for begin, end in zip([0, *starts], [*starts, len(run)], strict=True):
+        for begin, end in _find_runs(run):
             yield True, run[begin:end]
 
 
@@ -440,6 +473,9 @@ class ValueEncoder(RowEncoder):
         super().__init__(T.StructType([T.StructField("result", kind)]), zone)
         # A struct or a map is one value here.
         self._bare = True
+
+    def _lists_of(self, results: list[Any]) -> list[list[Any]] | None:
+        return _all_lists(results)
 
     def _test(self, schema: T.StructType, expressions: Expressions) -> str:
         return expressions.test(schema.fields[0].dataType, True, "result")

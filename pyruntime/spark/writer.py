@@ -97,13 +97,15 @@ class RowWriter:
     def _written(self, chunk: Chunk, *, is_checked: bool = False) -> pa.RecordBatch:
         if not chunk:
             return pa.RecordBatch.from_pylist([])
-        calls, results = zip(*chunk, strict=True)
+        # Not by `zip`, which makes an iterator of each pair.
+        calls = [call for call, _ in chunk]
+        results = [result for _, result in chunk]
         parts: list[Part] = []
         if self._kept:
             parts = self._in_order(calls, results) if self._ordered else self._by_slice(calls, results)
             if not self._ordered and len(parts) > 1:
                 # Rows of one slice go together, which costs nothing, as there is no order among them.
-                results = tuple(result for _, _, some in parts for result in some)
+                results = [result for _, _, some in parts for result in some]
         return self._batch(parts, results, is_checked)
 
     def _without_misfits(self, chunk: Chunk) -> Chunk:

@@ -684,6 +684,9 @@ class BatchScheduler(CallScheduler):
         records = None if self.sharing.equals is not None else self.sharing.records
         if records is not None and records.record_all(calls, results):
             return
+        if self._operator.complete_all is not None and self.sharing.is_empty:
+            self._operator.complete_all(calls, results)
+            return
         finish = self._finish_call
         for call, result in zip(calls, results, strict=True):
             finish(call, result)

@@ -1,0 +1,1 @@
+# Its classes are used from Python alone.
