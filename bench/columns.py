@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from bench.small import identity, of_row, of_value
 from pillarbox.spark import async_map, async_udf
-from pillarbox.spark.operator_plan import use_driver_python
+from pillarbox.spark.shipment import use_driver_python
 
 
 def cpu() -> float:

@@ -60,7 +60,7 @@ def session(sockets: str, **settings: str) -> Any:
     """Return a quiet session of one core. sockets: "true" for Unix ones; settings: others, `_` for dots."""
     from pyspark.sql import SparkSession
 
-    from pillarbox.spark.operator_plan import use_driver_python
+    from pillarbox.spark.shipment import use_driver_python
 
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.log.level", "ERROR").config("spark.driver.bindAddress", "127.0.0.1")

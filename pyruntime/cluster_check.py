@@ -88,7 +88,7 @@ def check_cluster(
     with ExitStack() as stack:
         with suppress(ImportError):
             # A kernel that cannot be imported is found by another check.
-            from pillarbox.spark.operator_plan import use_driver_python
+            from pillarbox.spark.shipment import use_driver_python
 
             use_driver_python(spark)
         yield from _settings(spark)

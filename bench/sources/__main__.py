@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from bench.sources.measure import Effort, Figure
+from bench.sources.measure import ACKNOWLEDGEMENTS, Effort, Figure
 from bench.table import Column, print_table
 
 CORES = {"files": 1, "folders": 2, "redis": 1, "kafka": 1, "micro-batches": 2, "splits": 2}
@@ -34,6 +34,10 @@ MODULES = {
     "micro-batches": "micro_batches",
     "splits": "splits",
 }
+
+
+DIGITS = {"s": 2, ACKNOWLEDGEMENTS: 1}
+"""Decimal places of a unit that has any."""
 
 
 def measure(part: str, spark: Any, folder: Path, effort: Effort) -> list[Figure]:
@@ -93,11 +97,12 @@ def show(figures: Sequence[dict[str, Any]]) -> None:
 def _cells(figure: dict[str, Any]) -> list[str]:
     verdict = {None: "", True: " reached", False: " MISSED"}[figure["met"]]
     ratios, cores = figure["ratios"], figure["core_ratios"]
+    digits = DIGITS.get(figure["unit"], 0)
     return [
         figure["part"],
         figure["name"],
-        f"{statistics.median(figure['values']):,.0f}" if figure["unit"] != "s" else _seconds(figure),
-        _spread(figure["values"], 2 if figure["unit"] == "s" else 0),
+        f"{statistics.median(figure['values']):,.{digits}f}",
+        _spread(figure["values"], digits),
         figure["unit"],
         f"{statistics.median(figure['per_core']):,.0f}" if figure["per_core"] else "",
         figure["against"],
@@ -106,10 +111,6 @@ def _cells(figure: dict[str, Any]) -> list[str]:
         f"{statistics.median(cores):.2f} x" if cores else "",
         figure["target"] + verdict,
     ]
-
-
-def _seconds(figure: dict[str, Any]) -> str:
-    return f"{statistics.median(figure['values']):.2f}"
 
 
 def _spread(values: Sequence[float], digits: int) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
+from pillarbox.spark.compat import ReadMaxFiles, SupportsTriggerAvailableNow
+
 AT_ONCE = 5_000
 """Entries, or messages, of one request."""
 
@@ -134,3 +136,91 @@ class HandRowsReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         ids = pa.array(range(*partition.value), pa.int64())
         yield pa.RecordBatch.from_arrays([ids], names=["id"])
+
+
+COLUMNS: dict[str, tuple[str, Any]] = {
+    "id": ("long", 7),
+    "x": ("double", 0.5),
+    "text": ("string", "row12345-5"),
+    "value": ("binary", b"123456"),
+}
+"""The columns that a constant batch may have: type, and the value in each row."""
+
+
+class HandConstant(DataSource):
+    """The same Arrow batch again and again: the least that so many rows cost by a data source in Python.
+
+    Options: `columns` of `COLUMNS`, by commas; `rows` in all; `at_once`, those of a batch; `limit`, those of
+    a micro-batch.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "hand_constant"
+
+    def schema(self) -> str:
+        return ", ".join(f"{name} {COLUMNS[name][0]}" for name in self.options["columns"].split(","))
+
+    def _rows(self) -> ConstantRows:
+        return ConstantRows(self.options["columns"].split(","), int(self.options["at_once"]))
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return HandConstantReader(self._rows(), int(self.options["rows"]))
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return HandConstantStreamReader(self._rows(), int(self.options["rows"]), int(self.options["limit"]))
+
+
+class ConstantRows:
+    """Batches of these columns, of at most so many rows each."""
+
+    def __init__(self, columns: list[str], at_once: int) -> None:
+        self._columns = columns
+        self._at_once = at_once
+
+    def of(self, rows: int) -> Iterator[pa.RecordBatch]:
+        """So many rows."""
+        kinds = {"long": pa.int64(), "double": pa.float64(), "string": pa.string(), "binary": pa.binary()}
+        made = [(kinds[kind], value) for kind, value in (COLUMNS[name] for name in self._columns)]
+        count = min(rows, self._at_once)
+        arrays = [pa.repeat(pa.scalar(value, kind), count) for kind, value in made]
+        batch = pa.RecordBatch.from_arrays(arrays, names=self._columns)
+        for done in range(0, rows, self._at_once):
+            yield batch.slice(0, min(self._at_once, rows - done))
+
+
+class HandConstantReader(DataSourceReader):
+    def __init__(self, constant: ConstantRows, rows: int) -> None:
+        self._constant = constant
+        self._rows = rows
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._constant.of(self._rows)
+
+
+class HandConstantStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, constant: ConstantRows, rows: int, limit: int) -> None:
+        self._constant = constant
+        self._rows = rows
+        self._limit = limit
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"rows": 0}
+
+    def getDefaultReadLimit(self) -> Any:
+        return ReadMaxFiles(1)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """All is there."""
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        return {"rows": min(self._rows, start["rows"] + self._limit)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return [InputPartition(end["rows"] - start["rows"])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._constant.of(partition.value)

@@ -1,12 +1,14 @@
 """Files: `FileSource` in Spark against Spark's own readers, and without Spark against pyarrow.
 
-Behind both reads in Spark stands the same Python function (`mapInArrow`), on one core: one that does
-nothing, and one that multiplies a column and leaves the text away.
+Behind all reads in Spark stands the same Python function (`mapInArrow`), on one core: one that does
+nothing, and one that multiplies a column and leaves the text away. Beside Parquet stand as many rows of a
+data source in Python that reads nothing: what any costs there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.sources.alone import fetched
-from bench.sources.measure import Effort, Figure, Say, Way, must_be, rates, rounds
+from bench.sources.by_hand import COLUMNS, HandConstant
+from bench.sources.measure import Effort, Figure, Say, Way, acknowledgements, must_be, rates, rounds
 from bench.sources.session import count_and_sum, identity
 from pillarbox.sources.connectors.files import FileSource
 from pillarbox.spark import register_source
@@ -26,6 +29,9 @@ from pillarbox.spark import register_source
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("text", pa.string())])
 DDL = "id long, x double, text string"
 ROWS = {"parquet": 2_000_000, "json": 500_000}
+CONSTANT = "constant batches"
+ROWS_AT_ONCE = 50_000
+"""Rows of a constant batch; those of `FileSource` are two megabytes, too."""
 
 
 def light(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -103,16 +109,29 @@ def _in_spark(
     def theirs() -> DataFrame:
         return spark.read.format(kind).schema(DDL).load(str(place))
 
+    def constant() -> DataFrame:
+        options = {"columns": ",".join(SCHEMA.names), "rows": rows, "at_once": ROWS_AT_ONCE}
+        return spark.read.format("hand_constant").options(**options).load()
+
+    reads = [(f"Spark's {kind}", theirs, expected), (f"files, {kind}", ours, expected)]
+    if kind == "parquet":
+        spark.dataSource.register(HandConstant)
+        reads.append((CONSTANT, constant, (rows, rows * COLUMNS["id"][1])))
     ways, against = [], {}
     for what, (function, ddl) in FUNCTIONS.items():
-        for name, read in ((f"Spark's {kind}, {what}", theirs), (f"files, {kind}, {what}", ours)):
+        for by, read, answer in reads:
+            name = f"{by}, {what}"
+            ways.append(Way(name, partial(_run, read, function, ddl, answer, name)))
+            if by != reads[0][0]:
+                against[name] = f"{reads[0][0]}, {what}"
+    runs = rounds(ways, effort, say)
+    return [*rates("files", runs, rows, against), *acknowledgements("files", runs, 1, "a query")]
 
-            def run(read: Any = read, function: Any = function, ddl: str = ddl, name: str = name) -> None:
-                must_be(expected, count_and_sum(read().mapInArrow(function, ddl), "id"), name)
 
-            ways.append(Way(name, run))
-        against[ways[-1].name] = ways[-2].name
-    return rates("files", rounds(ways, effort, say), rows, against)
+def _run(
+    read: Callable[[], DataFrame], function: Callable[..., Any], ddl: str, answer: tuple[int, int], name: str
+) -> None:
+    must_be(answer, count_and_sum(read().mapInArrow(function, ddl), "id"), name)
 
 
 def alone(kind: str, place: Path, rows: int, effort: Effort, say: Say) -> list[Figure]:

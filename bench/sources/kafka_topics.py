@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.sources.alone import fetched
-from bench.sources.by_hand import HandKafka, kafka_messages
-from bench.sources.measure import Effort, Figure, Say, Way, must_be, rates, rounds
+from bench.sources.by_hand import HandConstant, HandKafka, kafka_messages
+from bench.sources.measure import Effort, Figure, Say, Way, acknowledgements, must_be, rates, rounds
 from bench.sources.session import count_and_sum
 from pillarbox.sources.connectors.kafka import KafkaSource
 from pillarbox.spark import register_source
@@ -35,6 +35,10 @@ NOT_IN_SPARK = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients"
 """The jars of Spark's own source that PySpark does not bring."""
 BATCH, STREAM = "Spark's own, batch", "Spark's own, stream"
 MICRO_BATCH = f"{STREAM}, a micro-batch"
+OURS = "kafka in Spark, stream"
+CONSTANT = "constant batches, stream"
+CONSTANT_AT_ONCE = 1_000
+"""Rows of a constant batch: as many as a fetch of ours gives."""
 TARGETS = {BATCH: 1.3, MICRO_BATCH: 1.0}
 """A whole query is more: it starts Python, which a query does once."""
 
@@ -68,7 +72,7 @@ def measure(spark: SparkSession, folder: Path, effort: Effort, say: Say) -> list
             figures += measure_stream(spark, server, rows, effort, say, folder / "checkpoints")
         for figure in figures:
             least = TARGETS.get(figure.against)
-            if least is not None:
+            if least is not None and not figure.name.startswith(CONSTANT):
                 figure.target, figure.met = f"{least} x", statistics.median(figure.ratios) >= least
         return figures
     finally:
@@ -140,24 +144,30 @@ def measure_stream(
 
         return Way(kind, run)
 
-    ours = "kafka in Spark, stream"
+    spark.dataSource.register(HandConstant)
+    nothing = {"columns": "value", "rows": rows, "at_once": CONSTANT_AT_ONCE, "limit": limit}
     reader, own = spark.readStream.format(name), spark.readStream.format("kafka")
     ways = [
-        stream(ours, reader.option("max_rows", limit).load),
+        stream(OURS, reader.option("max_rows", limit).load),
         stream(STREAM, own.options(subscribe=TOPIC, maxOffsetsPerTrigger=limit, **own_options(server)).load),
+        stream(CONSTANT, spark.readStream.format("hand_constant").options(**nothing).load),
     ]
-    figures = rates("kafka", rounds(ways, effort, say, server.process.pid), rows, {ours: STREAM})
+    runs = rounds(ways, effort, say, server.process.pid)
+    figures = rates("kafka", runs, rows, {OURS: STREAM, CONSTANT: STREAM})
     measured = {way.name: milliseconds[way.name][-effort.rounds :] for way in ways}
-    return [*figures, *micro_batches(measured, limit)]
+    figures += micro_batches(measured, limit)
+    return [*figures, *acknowledgements("kafka", runs, -(-rows // limit), "a micro-batch")]
 
 
 def micro_batches(milliseconds: dict[str, list[float]], rows: int) -> Iterator[Figure]:
-    """The median micro-batch of each round, of so many rows."""
-    (ours, took), (_, own) = milliseconds.items()
-    yield Figure(
-        "kafka", f"{ours}, a micro-batch of {rows:,} rows", "ms", took,
-        against=MICRO_BATCH, ratios=[b / a for a, b in zip(took, own, strict=True)],
-    )  # fmt: skip
+    """The median micro-batch of each round, of so many rows: ours, and constant ones, beside Spark's."""
+    own = milliseconds[STREAM]
+    for name in (OURS, CONSTANT):
+        took = milliseconds[name]
+        yield Figure(
+            "kafka", f"{name}, a micro-batch of {rows:,} rows", "ms", took,
+            against=MICRO_BATCH, ratios=[b / a for a, b in zip(took, own, strict=True)],
+        )  # fmt: skip
     yield Figure("kafka", MICRO_BATCH, "ms", own)
 
 

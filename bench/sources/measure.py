@@ -15,8 +15,11 @@ from typing import Any, NamedTuple
 import psutil
 
 from bench.cpu import tree_time
+from bench.small import held_back
 
 Say = Callable[[str], None]
+ACKNOWLEDGEMENTS = "ACKs"
+"""The unit of acknowledgements that the kernel held back."""
 
 
 class Way(NamedTuple):
@@ -42,10 +45,14 @@ class Effort:
 
 @dataclass
 class Runs:
-    """The rounds of one way: seconds, and seconds of CPU time of all processes that took part."""
+    """The rounds of one way: seconds, and seconds of CPU time of all processes that took part.
+
+    held: the acknowledgements that the kernel held back, of the machine.
+    """
 
     seconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -80,9 +87,10 @@ def rounds(ways: Sequence[Way], effort: Effort, say: Say, server: int | None = N
     results = {way.name: Runs() for way in ways}
     for number in range(effort.rounds):
         for way in ways if number % 2 == 0 else reversed(ways):
-            before, began = cpu_seconds(server), time.perf_counter()
+            held, before, began = held_back(), cpu_seconds(server), time.perf_counter()
             way.run()
             seconds = time.perf_counter() - began
+            results[way.name].held.append(held_back() - held)
             results[way.name].seconds.append(seconds)
             results[way.name].cpu.append(cpu_seconds(server) - before)
             say(f"round {number + 1}: {way.name}: {seconds:.3f} s")
@@ -121,6 +129,17 @@ def rates(
             figure.core_ratios = [other / own for own, other in both if own > 0.0 and other > 0.0]
         figures.append(figure)
     return figures
+
+
+def acknowledgements(part: str, runs: Mapping[str, Runs], parts: int, what: str) -> list[Figure]:
+    """The acknowledgements held back in each way, for one of so many parts of a round.
+
+    Each may cost 40 ms, where somebody waits for it. They are of the machine, so of all that it runs.
+    """
+    return [
+        Figure(part, f"{name}: held back {what}", ACKNOWLEDGEMENTS, [held / parts for held in each.held])
+        for name, each in runs.items()
+    ]
 
 
 def must_be(expected: Any, found: Any, what: str) -> None:

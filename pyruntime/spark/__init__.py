@@ -5,16 +5,16 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from pillarbox.api import async_map
 from pillarbox.lazy_names import at_first_use
-from pillarbox.spark.async_udf import async_udf
-from pillarbox.spark.dataframe import called_once
-from pillarbox.spark.error_column import call_failed, failed_rows, skipped_rows
 
 if TYPE_CHECKING:
+    from pillarbox.api import async_map
+    from pillarbox.spark.async_udf import async_udf
     from pillarbox.spark.client_columns import ask, embed_text, lookup
     from pillarbox.spark.cost_estimate import estimate_cost
     from pillarbox.spark.data_source import register_source
+    from pillarbox.spark.dataframe import called_once
+    from pillarbox.spark.error_column import call_failed, failed_rows, skipped_rows
     from pillarbox.spark.progress import Progress
     from pillarbox.spark.stream.async_stream import async_stream
     from pillarbox.spark.stream.settings import stream_settings
@@ -37,16 +37,21 @@ __all__ = [
 ]
 
 _MODULES = {
+    ".api": ["async_map"],
+    "async_udf": ["async_udf"],
     "client_columns": ["ask", "embed_text", "lookup"],
     "cost_estimate": ["estimate_cost"],
     "data_source": ["register_source"],
+    "dataframe": ["called_once"],
+    "error_column": ["call_failed", "failed_rows", "skipped_rows"],
     "progress": ["Progress"],
     "stream.async_stream": ["async_stream"],
     "stream.settings": ["stream_settings"],
 }
 
 if not TYPE_CHECKING:
-    # At the first use: each of these is of a ring, and a job that lacks it does without.
+    # At the first use. Some are of a ring, and a job that lacks it does without. And each process of a source
+    # imports this package; that of a stream is a new one with each query, and has no use for the operator.
     __getattr__ = at_first_use(__name__, _MODULES)
 
 

@@ -46,15 +46,14 @@ from pillarbox.spark.error_column import ERROR, ERROR_TYPE
 from pillarbox.spark.observation import JobProgress, check_progress
 from pillarbox.spark.operator_plan import (
     OperatorPlan,
-    Shipment,
     check_sendable,
     name_of,
     plan_operator,
-    ship,
 )
 from pillarbox.spark.records import arguments_of, rows_of
 from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import condition_of, parse_type
+from pillarbox.spark.shipment import Shipment, ship
 from pillarbox.spark.writer import WHERE, RowWriter
 from pillarbox.task.protocols import RowBatch
 from pillarbox.validate import check_bool, suggesting_options

@@ -72,10 +72,10 @@ from pillarbox.spark.micro_batches import (
     number_of,
     pack,
 )
-from pillarbox.spark.operator_plan import reduced, use_driver_python
 from pillarbox.spark.schema import arrow_field
+from pillarbox.spark.shipment import reduced, use_driver_python
 from pillarbox.spark.shown_errors import show_errors_in_words
-from pillarbox.spark.task_connection import prompt_connection
+from pillarbox.spark.task_connection import begin_task, prompt_connection
 from pillarbox.spark.worker_errors import in_words
 from pillarbox.validate import suggesting_names
 
@@ -458,6 +458,11 @@ class PillarboxSource(DataSource):
     parallelism: ClassVar[int | None] = None
     """The tasks that Spark runs at a time, where it is known."""
 
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # Spark plans a read in workers of their own: one makes this object, and another its reader.
+        begin_task()
+
     @classmethod
     def name(cls) -> str:
         """The format's name."""
@@ -494,6 +499,7 @@ class PillarboxSource(DataSource):
         return StreamReader(self._read(schema))
 
     def _read(self, schema: StructType) -> Read:
+        begin_task()
         wanted = pa.schema(list(map(arrow_field, schema)))
         return Read.of(self.registered, self.options, wanted, self.parallelism)
 

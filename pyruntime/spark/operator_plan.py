@@ -15,8 +15,6 @@ import datetime
 import hashlib
 import inspect
 import logging
-import os
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -38,15 +36,12 @@ from pillarbox.aio.ledger_scope import budget_of_run, time_of_run
 from pillarbox.aio.limits.rate import AgreedNumber, SharedLimits
 from pillarbox.aio.options import Latency, Options
 from pillarbox.providers import DEAD_LETTER_OF, LOCAL_COORDINATOR, provided
-from pillarbox.redaction import errors_in_utf8
 from pillarbox.spark.error_column import ERROR, ERROR_TYPE, DeadLetters
 from pillarbox.spark.ledger_plan import LedgerPlan, is_connect, plan_ledger
 from pillarbox.spark.observation import JobProgress, TotalsChannel
 from pillarbox.spark.outcomes import Outcomes, outcomes_of
 from pillarbox.spark.schema import check_unique, kept_columns, time_zone
-from pillarbox.spark.shown_errors import show_errors_in_words
-from pillarbox.spark.task_connection import through_prompt_connection
-from pillarbox.spark.worker_errors import errors_in_words
+from pillarbox.spark.shipment import ship, use_driver_python
 
 log = logging.getLogger("pillarbox")
 
@@ -92,37 +87,6 @@ def name_of(fn: Callable[..., Any]) -> str:
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 
-def use_driver_python(session: object) -> None:
-    """Have the workers of a local session run the Python of this process, unless another is configured.
-
-    Otherwise Spark starts the `python3` on the `PATH`, which is rarely the one of a virtual environment.
-    Over Connect the workers belong to the server, so nothing is changed. For all Python functions of the
-    session from now on: workers of one Python are shared.
-    """
-    context = getattr(session, "_sc", None)
-    if context is None or not sys.executable or os.environ.get("PYSPARK_PYTHON"):
-        return
-    if context.master.startswith("local") and context.getConf().get("spark.pyspark.python") is None:
-        context.pythonExec = sys.executable
-
-
-def ship(run: Callable[[Iterator[Any]], Iterator[Any]], name: str) -> Callable[..., Iterator[Any]]:
-    """A function called `name` that does in a worker what `run` does, and can say there what is missing.
-
-    A worker unpickles its function before it runs any code of ours, so a function that refers to Pillarbox
-    ends on a machine without it in Spark's own traceback. This one is pickled by its code, as nested
-    functions are, and holds `run` as bytes.
-    """
-    shipment = Shipment(run, name)
-
-    def shipped(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        results: Iterator[pa.Array] = shipment(batches)
-        return results
-
-    shipped.__name__ = name
-    return shipped
-
-
 def map_in_arrow(
     df: DataFrame, run: Callable[[Iterator[Any]], Iterator[Any]], name: str, output: T.StructType | str
 ) -> DataFrame:
@@ -151,79 +115,7 @@ def _run_named(
     return run(type(batch).from_arrays(batch.columns, names=names) for batch in batches)
 
 
-def _run_in_utf8(run: Callable[[Iterator[Any]], Iterator[Any]], batches: Iterator[Any]) -> Iterator[Any]:
-    """The results of `run`, whose errors Spark can write and show, over a prompt connection. In a worker."""
-    return through_prompt_connection(errors_in_utf8(run)(batches), errors_in_words())
-
-
-class Shipment:
-    """A function that becomes `run` where it is unpickled, with errors in UTF-8. Any thread of the driver.
-
-    called: what it does where it is called on the driver; `run` itself if None.
-    """
-
-    def __init__(self, run: Callable[..., Any], name: str, called: Callable[..., Any] | None = None) -> None:
-        self._run = run
-        self._called = called
-        self.__name__ = name
-        show_errors_in_words()
-
-    def __call__(self, *arguments: object, **named: object) -> Any:
-        """The result of the function, on the driver."""
-        return (self._called or self._run)(*arguments, **named)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # While Spark pickles, so that it sees the broadcast variables in it.
-        run = partial(_run_in_utf8, self._run)
-        return _loader(), (cloudpickle.dumps(run), self.__name__)  # type: ignore[no-untyped-call]
-
-
-def reduced(name: str, make: Callable[..., Any], *arguments: object) -> tuple[Any, ...]:
-    """Return what `__reduce__` gives of an object that `make(*arguments)` makes anew in a worker.
-
-    A worker that lacks a module says there that `name` cannot run, as for a function.
-    """
-    return _loader(), (cloudpickle.dumps(_Made(make, arguments)), name)  # type: ignore[no-untyped-call]
-
-
-class _Made:
-    """Stands for the result of a call, which is made where this is unpickled. Any thread."""
-
-    def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self._call = make, arguments
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._call
-
-
-def _loader() -> Callable[[bytes, str], Any]:
-    # Nested, so that it is pickled by its code; it may refer to nothing outside of itself.
-    def load(pickled: bytes, name: str) -> Any:
-        import os
-        import pickle
-        import socket
-        import sys
-
-        try:
-            return pickle.loads(pickled)
-        except ModuleNotFoundError as error:
-            # The worker ends with this error, and tells the driver its text without a traceback.
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-            package = str(error.name).split(".")[0]
-            words = "pillarbox pack" if package == "pillarbox" else f"pillarbox pack --include {package}"
-            # The last line is that of `marked`, which is not here.
-            raise ModuleNotFoundError(
-                f"{name} cannot run: the Python of Spark's worker, {sys.executable} on "
-                f"{socket.gethostname()}, has no module {str(error.name)!r}; send it along (`{words}`), "
-                "install it there, or set PYSPARK_PYTHON to a Python that has it\n"
-                '[pillarbox] {"error": "ModuleNotFoundError"}',
-                name=error.name,
-            ) from None
-
-    return load
-
-
-def share_budget(options: Options, session: SparkSession | None, *, is_alone: bool = False) -> Options:
+def share_budget(options: Options, session: SparkSession | None) -> Options:
     """`options` with a coordinator for their budget, where one is needed and none was given. Any thread.
 
     is_alone: the job is one task, which needs none.

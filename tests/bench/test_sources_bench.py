@@ -18,7 +18,9 @@ from pyspark.sql import SparkSession
 
 from bench.sources import __main__ as command
 from bench.sources import files, micro_batches, splits
-from bench.sources.measure import Effort, Figure, Runs, Way, rates, rounds
+from bench.sources.by_hand import ConstantRows, HandConstant
+from bench.sources.measure import Effort, Figure, Runs, Way, acknowledgements, rates, rounds
+from tests.spark.queries import start
 from tests.versions import needs_source_streams
 
 TINY = Effort(rounds=1, size=0.001, warm_up=False)
@@ -41,6 +43,10 @@ def test_files_are_read_by_us_and_by_spark(spark: SparkSession, tmp_path: Path) 
         figure = figures[f"files, parquet, {what}"]
         assert figure.against == f"Spark's parquet, {what}"
         assert figure.ratios[0] == pytest.approx(figure.values[0] / figures[figure.against].values[0])
+        constant = figures[f"constant batches, {what}"]
+        assert constant.against == figure.against
+        assert constant.ratios[0] > 0
+        assert figures[f"files, parquet, {what}: held back a query"].values[0] >= 0
 
 
 @pytest.mark.parametrize("kind", list(files.ROWS))
@@ -118,6 +124,33 @@ def test_a_ratio_says_how_many_times_as_many_rows_a_second_it_is() -> None:
     base, ours = rates("part", runs, 8, {"ours": "base"})
     assert (base.values, base.ratios, base.per_core) == ([4.0, 2.0], [], [8.0, 8.0])
     assert (ours.values, ours.ratios, ours.core_ratios) == ([8.0, 1.0], [2.0, 0.5], [0.5, 2.0])
+
+
+def test_acknowledgements_held_back_are_those_of_a_part_of_a_round() -> None:
+    (found,) = acknowledgements("kafka", {"ours": Runs(held=[20, 5])}, 10, "a micro-batch")
+    assert (found.name, found.unit, found.values) == ("ours: held back a micro-batch", "ACKs", [2.0, 0.5])
+
+
+def test_constant_batches_are_as_many_rows_as_were_asked_for() -> None:
+    batches = list(ConstantRows(["id", "text"], 4).of(10))
+    assert [batch.num_rows for batch in batches] == [4, 4, 2]
+    assert batches[2].to_pydict() == {"id": [7, 7], "text": ["row12345-5"] * 2}
+    assert list(ConstantRows(["id"], 4).of(0)) == []
+
+
+@pytest.mark.slow
+@needs_source_streams
+def test_a_stream_of_constant_batches_ends_with_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+    spark.dataSource.register(HandConstant)
+    options = {"columns": "value", "rows": 10, "at_once": 3, "limit": 4}
+    read = spark.readStream.format("hand_constant").options(**options).load()
+    query = start(
+        read.writeStream.format("noop")
+        .trigger(availableNow=True)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+    )
+    assert query.awaitTermination(100)
+    assert [each["numInputRows"] for each in query.recentProgress] == [4, 4, 2]
 
 
 def test_a_round_whose_time_of_the_processors_is_lost_has_no_figure_a_core() -> None:

@@ -51,18 +51,45 @@ def test_importing_pillarbox_imports_what_is_used_when_it_is_used() -> None:
 
 def test_importing_pillarbox_spark_imports_neither_the_progress_bar_nor_a_client() -> None:
     pytest.importorskip("pyspark")
-    loaded = modules_after("import pillarbox.spark")
+    loaded = modules_after("from pillarbox.spark import async_map, async_udf, called_once")
     assert {"pyspark", "pyarrow"} <= loaded
     assert loaded & ({*HEAVY} - {"pyspark", "pyarrow", "pandas", "numpy"}) == set()
 
 
 def test_importing_pillarbox_spark_does_not_import_what_makes_calls_dearer() -> None:
     pytest.importorskip("pyspark")
-    script = "import pillarbox.spark, sys; print('pillarbox.aio.current' in sys.modules)"
+    names = "async_map, async_udf, called_once"
+    script = f"from pillarbox.spark import {names}\nimport sys\nprint('pillarbox.aio.current' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "False"
+
+
+def test_the_processes_of_a_source_import_nothing_of_the_operator() -> None:
+    pytest.importorskip("pyspark")
+    script = "import pillarbox.spark.data_source, sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = set(done.stdout.split())
+    # A stream has a new process with each query, which waits for all that it imports.
+    assert "pillarbox.sources.enumerating" in loaded
+    operator = ("aio.scheduler", "aio.options", "api", "ledger", "spark.operator_plan", "spark.async_udf")
+    assert loaded & {f"pillarbox.{name}" for name in operator} == set()
+
+
+def test_a_name_of_pillarbox_spark_stays_when_its_module_of_the_same_name_is_imported() -> None:
+    pytest.importorskip("pyspark")
+    script = """
+import pillarbox.spark.async_udf, pillarbox.spark, sys
+from pillarbox.spark import async_udf
+assert async_udf is pillarbox.spark.async_udf is sys.modules["pillarbox.spark.async_udf"].async_udf
+assert all(getattr(pillarbox.spark, name) is not None for name in pillarbox.spark.__all__)
+import pillarbox.spark.dataframe
+assert pillarbox.spark.dataframe is sys.modules["pillarbox.spark.dataframe"]
+"""
+    subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
 
 
 @pytest.mark.contract

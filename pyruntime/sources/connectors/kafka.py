@@ -403,7 +403,7 @@ PREFETCHED_MESSAGES = 10_000
 """Messages that the client fetches ahead."""
 RANGE_TIMEOUT_S = 120.0
 """Longer than brokers take to elect a leader."""
-FETCH_BACKOFF_MS = 10
+FETCH_BACKOFF_MS = 2
 """Milliseconds after which a client that has fetched enough looks whether it has still. By default that is a
 second, in which whoever reads faster waits: four times as slow."""
 

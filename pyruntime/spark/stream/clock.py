@@ -28,7 +28,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pillarbox.spark.compat import DataSource, SimpleDataSourceStreamReader, SupportsTriggerAvailableNow
 from pillarbox.spark.ledger_plan import is_connect
-from pillarbox.spark.operator_plan import use_driver_python
+from pillarbox.spark.shipment import use_driver_python
 from pillarbox.spark.stream.call_client import private_folder
 
 log = logging.getLogger("pillarbox")

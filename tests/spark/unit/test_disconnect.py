@@ -5,22 +5,33 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import pickle
 import socket
 import sys
 import threading
 from contextlib import closing
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql.types import LongType, StructField, StructType
 
 from pillarbox import Options
+from pillarbox.sources.connectors.generator import GeneratorSource
 from pillarbox.spark import worker as spark_worker
 from pillarbox.spark import worker_garbage
+from pillarbox.spark.data_source import PillarboxSource, Read, StreamReader
 from pillarbox.spark.operator_plan import OperatorPlan
+from pillarbox.spark.shipment import Shipment
 from pillarbox.spark.task_connection import DisconnectWatcher, prompt_connection, unread_bytes
 from pillarbox.spark.worker import run_job
+from tests.versions import needs_pyspark
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+
+needs_sources = needs_pyspark(4, 0, "sources")
 
 WORKER = """
 def main(infile, outfile):
@@ -252,6 +263,28 @@ def test_small_writes_over_loopback_wait_for_no_acknowledgement_within_a_task_an
         assert options() == (1, 1)
 
 
+@pytest.mark.contract(
+    "What Spark sends a worker behind a function waits for no acknowledgement of that function.",
+    convicts=["functions_arrive_delayed"],
+)
+@pytest.mark.parametrize("kind", ["function", pytest.param("source", marks=needs_sources)])
+def test_what_comes_behind_a_function_waits_for_no_acknowledgement_of_it(kind: str) -> None:
+    sent: Any = Shipment(iter, "fn") if kind == "function" else StreamReader(a_read())
+    pickled = cloudpickle.dumps(sent)  # type: ignore[no-untyped-call]
+    worker: dict[str, Any] = {"__name__": "pyspark.worker", "loads": partial(pickle.loads, pickled)}
+    exec("def main(infile, outfile):\n    loads()\n", worker)
+    ours, theirs = connected("v4")
+    with ours, theirs, ours.makefile("rb") as infile, ours.makefile("wb") as outfile:
+        ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+        worker["main"](infile, outfile)
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
+
+
+def a_read() -> Read:
+    return Read.of(GeneratorSource(rows=3), {}, pa.schema([("id", pa.int64())]))
+
+
 def test_a_connection_that_leaves_the_machine_or_is_no_tcp_keeps_its_options() -> None:
     worker: dict[str, Any] = {"__name__": "pyspark.worker", "prompt_connection": prompt_connection}
     exec(PROMPT, worker)
@@ -295,3 +328,35 @@ def test_what_the_first_task_has_imported_is_looked_through_once(monkeypatch: py
     # Outside of a worker nothing is frozen.
     with prompt_connection(), prompt_connection():
         assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.contract(
+    "A worker in which Spark plans a read looks through what was imported once, and not after each plan.",
+    convicts=["plans_are_not_noted"],
+)
+@needs_sources
+def test_what_a_worker_that_plans_has_imported_is_looked_through_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def make() -> int:
+        PillarboxSource({"source": "generator", "rows": "3"})
+        return gc.get_freeze_count()
+
+    def plan() -> int:
+        made.reader(StructType([StructField("id", LongType())]))
+        return gc.get_freeze_count()
+
+    made = PillarboxSource({"source": "generator", "rows": "3"})
+    worker: dict[str, Any] = {"__name__": "pyspark.worker"}
+    exec("def main(infile, outfile):\n    return task()\n", worker)
+    ours, theirs = socket.socketpair()
+    gc.unfreeze()
+    with ours, theirs, ours.makefile("rb") as infile, ours.makefile("wb") as outfile:
+        for task in (make, plan):
+            monkeypatch.setattr(worker_garbage, "_tasks", 0)
+            worker["task"] = task
+            try:
+                frozen = [worker["main"](infile, outfile) for _ in range(2)]
+            finally:
+                gc.unfreeze()
+            assert frozen[0] == 0 and frozen[1] > 10_000, task
