@@ -60,6 +60,11 @@ def answer(request: RawRequest) -> bytes:
     if request.path.endswith("/messages"):
         block = {"type": "text", "text": json.dumps({"mood": "good", "score": 1, "why": None})}
         return raw_answer(json.dumps({"content": [block], "stop_reason": "end_turn"}).encode())
+    if "batchEmbed" in request.path:
+        texts = [each["content"]["parts"][0]["text"] for each in asked["requests"]]
+        return raw_answer(
+            json.dumps({"embeddings": [{"values": [1.0, float(len(each))]} for each in texts]}).encode()
+        )
     if "embed" in request.path:
         texts = asked.get("input", asked.get("inputs"))
         vectors = [[float(len(text)), 1.0, 2.0][: asked.get("dimensions", 3)] for text in texts]
@@ -154,6 +159,11 @@ EMBEDDINGS = [
     Case("tokenizer", {"tokenizer": "tokenizers"}, CUT),
     Case("tokenizer", {"tokenizer": "tiktoken"}),
     Case("tokenizer", {"tokenizer": "tiktoken"}, {"api": "tei", "long_texts": "truncate"}),
+    Case("language", {"language": "jina"}),
+    Case("language", {"language": "gemini"}),
+    Case("input_type", {"input_type": "query"}, {"language": "jina"}),
+    Case("prefix", {"prefix": "query: "}),
+    Case("prefix", {"prefix": "query: "}, CUT),
     Case("body", {"body": {"input_type": "passage"}}),
     Case("body", {"body": {"a": 1, "b": 2}}, {"body": {"b": 2, "a": 1}}),
     Case("body", {"body": {"a": [{"b": 1, "c": 2}]}}, {"body": {"a": [{"c": 2, "b": 1}]}}),
