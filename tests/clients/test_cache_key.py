@@ -163,7 +163,7 @@ EMBEDDINGS = [
     Case("language", {"language": "gemini"}),
     Case("input_type", {"input_type": "query"}, {"language": "jina"}),
     Case("prefix", {"prefix": "query: "}),
-    Case("prefix", {"prefix": "query: "}, CUT),
+    Case("prefix", {"prefix": "query: "}, {**CUT, "max_text_tokens": 18}),
     Case("body", {"body": {"input_type": "passage"}}),
     Case("body", {"body": {"a": 1, "b": 2}}, {"body": {"b": 2, "a": 1}}),
     Case("body", {"body": {"a": [{"b": 1, "c": 2}]}}, {"body": {"a": [{"c": 2, "b": 1}]}}),
