@@ -102,13 +102,10 @@ from pillarbox.wire import Kind, is_permanent, may_have_poison_row
 
 log = logging.getLogger("pillarbox")
 
-Api: TypeAlias = Literal["openai", "azure", "tei"]
 Encoding: TypeAlias = Literal["auto", "base64", "float", "float16", "bytes"]
 LongTexts: TypeAlias = Literal["send", "error", "truncate", "chunk"]
 
-APIS = ("openai", "azure", "tei")
 ENCODINGS = ("auto", "base64", "float", "float16", "bytes")
-ADDED = ("input_type", "prefix")
 LONG_TEXTS = ("send", "error", "truncate", "chunk")
 
 TOKENS_PER_CHARACTER = 0.5
@@ -170,8 +167,9 @@ class Embeddings(EmbeddingPresets, Client):
         request is sent to the one with the fewest in flight. model: the model's name, for Azure of the
         deployment.
     key: a `Secret`, sent as Azure's `api-key` or as a bearer token.
-    api: the form of requests: "openai" (OpenAI, vLLM, TEI, llama.cpp, LiteLLM and others), "azure", or "tei"
-        for TEI's own `/embed`. api_version: for Azure.
+    api: the form of requests: "openai" (OpenAI, vLLM, TEI, llama.cpp, LiteLLM and others), "azure", "tei" for
+        TEI's own `/embed`, "cohere", "voyage", "jina", "gemini", "ollama" for its own `/api/embed`, or a
+        `VectorLanguage`. api_version: for Azure.
     dimensions: requested from the service; vectors of another length are an error. None for the model's own.
     normalize: scale each vector to length 1.
     encoding: the form of vectors in answers. "auto" requests base64 and accepts lists of floats from services
@@ -185,10 +183,6 @@ class Embeddings(EmbeddingPresets, Client):
         tokenizer; "truncate" with TEI's own form needs neither, as the service truncates.
     tokenizer: a tiktoken encoding's name, the path of a tokenizer.json on the worker, "org/model" of Hugging
         Face, or an object of `tokenizers` or `tiktoken`.
-    language: of requests and answers: "openai", "cohere", "voyage", "jina", "gemini", "ollama" (its own API),
-        or a `VectorLanguage`. input_type: the use of the vectors, "query" or "document", or the service's own
-        word, such as Gemini's "CLUSTERING". prefix: put in front of each text that is sent, as models such
-        as E5 need it ("query: ").
     body: more of the request's body, such as {"user": "nightly"}.
     headers: more headers; keys in them are Secrets. http: options of the transport.
 
@@ -212,13 +206,13 @@ class Embeddings(EmbeddingPresets, Client):
     idempotent: ClassVar[bool] = True
     """A text that is sent twice changes nothing: a slow call may be hedged."""
     # How texts are put into requests is no matter, nor in which of the exact forms vectors come.
-    _beside_results = Client._beside_results | {"max_texts", "max_tokens", "encoding", "language"}
+    _beside_results = Client._beside_results | {"max_texts", "max_tokens", "encoding"}
 
     base_url: str | Sequence[str] | Endpoints
     model: str = ""
     _: KW_ONLY
     key: Secret | None = None
-    api: Api = "openai"
+    api: str | VectorLanguage = "openai"
     api_version: str | None = None
     dimensions: int | None = None
     normalize: bool = False
@@ -228,13 +222,12 @@ class Embeddings(EmbeddingPresets, Client):
     max_text_tokens: int | None = None
     long_texts: LongTexts = "send"
     tokenizer: Any = None
-    language: str | VectorLanguage = "openai"
-    input_type: str | None = None
-    prefix: str | None = None
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
     http: Http = field(default_factory=Http)
     prices: Mapping[str, Price] = field(default_factory=dict, init=False)
+    input_type: str | None = field(default=None, init=False)
+    prefix: str | None = field(default=None, init=False)
     _connections: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _learned: _Learned = field(default_factory=_Learned, init=False, repr=False, compare=False)
     _loaded: Any = field(default=None, init=False, repr=False, compare=False)
@@ -243,8 +236,7 @@ class Embeddings(EmbeddingPresets, Client):
     _language: VectorLanguage = field(default_factory=VectorLanguage, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_choice("api", self.api, APIS)
-        language = vector_language_of(self.language, self.api)
+        language = vector_language_of(self.api)
         self._set("_language", language)
         self._set("base_url", check_base_url(self.base_url, language.own_ends))
         check_key("key", self.key)
@@ -260,8 +252,7 @@ class Embeddings(EmbeddingPresets, Client):
         check_bool("normalize", self.normalize)
         check_choice("encoding", self.encoding, ENCODINGS)
         if not language.forms(self.encoding):
-            raise ValueError(f"encoding={self.encoding!r}: language={language.name!r} has no such form")
-        self._check_use(language)
+            raise ValueError(f"encoding={self.encoding!r}: api={language.name!r} has no such form")
         check_tokenizer("tokenizer", self.tokenizer)
         self._check_long_texts()
         self._set("body", checked_body(self.body, language.own_fields))
@@ -281,19 +272,6 @@ class Embeddings(EmbeddingPresets, Client):
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
-
-    def _check_use(self, language: VectorLanguage) -> None:
-        if self.prefix is not None:
-            check_text("prefix", self.prefix)
-        if self.input_type is not None:
-            check_text("input_type", self.input_type)
-            if language.input_type_field is None:
-                raise ValueError(
-                    f"input_type={self.input_type!r}: language={language.name!r} has no field for it; give "
-                    "prefix, or body"
-                )
-        elif language.needs_input_type:
-            raise ValueError(f"input_type: language={language.name!r} needs it: 'document' or 'query'")
 
     def _check_long_texts(self) -> None:
         check_choice("long_texts", self.long_texts, LONG_TEXTS)
@@ -319,9 +297,35 @@ class Embeddings(EmbeddingPresets, Client):
         Any thread. Raises TypeError and ValueError.
         """
         check_prices(prices, self.model, needs_output=False)
-        priced = replace(self)
-        priced._set("prices", dict(prices))
-        return priced
+        return self._with(prices=dict(prices))
+
+    def with_input(self, input_type: str | None = None, *, prefix: str | None = None) -> Embeddings:
+        """Return the same client for texts of one use: queries or documents, which models tell apart.
+
+            >>> from pillarbox.clients import Embeddings
+            >>> documents = Embeddings.openai("text-embedding-3-small", base_url="http://e5/v1")
+            >>> documents.with_input(prefix="query: ").prefix
+            'query: '
+
+        input_type: "query" or "document", or the service's own word, such as Gemini's "CLUSTERING". prefix:
+        in front of each text that is sent, as models such as E5 need it. Any thread. Raises TypeError and
+        ValueError, also for an `input_type` that the service has no field for.
+        """
+        if prefix is not None:
+            check_text("prefix", prefix)
+        if input_type is not None:
+            check_text("input_type", input_type)
+            if self._language.input_type_field is None:
+                api = self._language.name
+                raise ValueError(f"input_type={input_type!r}: api={api!r} has no field for it; give prefix")
+        return self._with(input_type=input_type, prefix=prefix)
+
+    def _with(self, **fields: Any) -> Embeddings:
+        changed = replace(self)
+        kept = {"prices": self.prices, "input_type": self.input_type, "prefix": self.prefix}
+        for name, value in {**kept, **fields}.items():
+            changed._set(name, value)
+        return changed
 
     def check_budget(self, budget: Budget) -> None:
         """Raise ValueError for a bound on the cost where neither prices nor a hook says it. Any thread."""
@@ -335,10 +339,10 @@ class Embeddings(EmbeddingPresets, Client):
     def configuration(self) -> dict[str, Any]:
         """The part that decides about vectors, for a cache: see `Client.configuration`."""
         told = {**super().configuration, "rounds": self.encoding == "float16"}
-        # What is as it was before there were these is not told.
-        told = {name: each for name, each in told.items() if name not in ADDED or each is not None}
-        if self.api == "openai" and self._language.name != "openai":
-            told["language"] = self._language.name
+        if not isinstance(self.api, str):
+            told["api"] = self._language.name
+        use = {"input_type": self.input_type, "prefix": self.prefix}
+        told |= {name: each for name, each in use.items() if each is not None}
         # A tokenizer that only fills requests does not change a text.
         return told if self.max_text_tokens is not None else {**told, "tokenizer": None}
 

@@ -46,7 +46,7 @@ class Rerank(Client):
     base_url: of the service, up to the version; of several a request is sent to the one with the fewest in
         flight. model: the model's name; TEI needs none.
     query, documents: the names of the fields of a row.
-    language: "vllm", "jina", "cohere", "voyage", "tei", or a `RerankLanguage`.
+    api: "vllm", "jina", "cohere", "voyage", "tei", or a `RerankLanguage`.
     max_documents: of one request; None for the service's limit. Longer lists go in several requests.
     key: a `Secret`, sent as a bearer token. prices: a `Price` by the name of the model, for services that
         count tokens. body: more of the request's body. headers: more headers. http: options of the transport.
@@ -68,14 +68,14 @@ class Rerank(Client):
 
     idempotent: ClassVar[bool] = True
     """A question that is asked twice changes nothing: a slow call may be hedged."""
-    _beside_results = Client._beside_results | {"prices", "language", "max_documents", "query", "documents"}
+    _beside_results = Client._beside_results | {"prices", "api", "max_documents", "query", "documents"}
 
     base_url: str | Sequence[str] | Endpoints
     model: str = ""
     _: KW_ONLY
     query: str = "query"
     documents: str = "documents"
-    language: str | RerankLanguage = "vllm"
+    api: str | RerankLanguage = "vllm"
     max_documents: int | None = None
     key: Secret | None = None
     prices: Mapping[str, Price] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Rerank(Client):
     _urls: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        language = rerank_language_of(self.language)
+        language = rerank_language_of(self.api)
         self._set("_language", language)
         self._set("base_url", check_base_url(self.base_url, (language.path,)))
         if language.needs_model or self.model:
@@ -129,7 +129,7 @@ class Rerank(Client):
     @property
     def configuration(self) -> dict[str, Any]:
         """The part that decides about scores, for a cache: see `Client.configuration`."""
-        return {**super().configuration, "language": self._language.name}
+        return {**super().configuration, "api": self._language.name}
 
     def check_budget(self, budget: Budget) -> None:
         """Raise ValueError for a bound on the cost where neither prices nor a hook says it. Any thread."""

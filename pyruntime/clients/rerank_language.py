@@ -13,7 +13,7 @@ from pillarbox.validate import check_choice
 
 
 class RerankLanguage:
-    """Description of the API of a reranker, for `Rerank(language=...)`.
+    """Description of the API of a reranker, for `Rerank(api=...)`.
 
     This one is Jina's, which vLLM speaks too. A class that derives from it says what differs.
 
@@ -25,7 +25,7 @@ class RerankLanguage:
         ...     def body(self, model, query, documents):
         ...         return {**super().body(model, query, documents), "top_n": len(documents)}
         >>> with serve() as service:
-        ...     client = Rerank(service.url, "small", language=Gateway())
+        ...     client = Rerank(service.url, "small", api=Gateway())
         ...     [scores] = async_map([{"query": "soup", "documents": ["a soup", "a box"]}], client)
         >>> len(scores)
         2
@@ -93,8 +93,8 @@ class _Tei(RerankLanguage):
 LANGUAGES = {each.name: each for each in (RerankLanguage, _Jina, _Cohere, _Voyage, _Tei)}
 
 
-def rerank_language_of(language: object) -> RerankLanguage:
-    """The language of a name, or the one that is given. Raises TypeError and ValueError."""
-    if isinstance(language, RerankLanguage):
-        return language
-    return LANGUAGES[check_choice("language", language, tuple(LANGUAGES))]()
+def rerank_language_of(api: object) -> RerankLanguage:
+    """The language of a named API, or the one that is given. Raises TypeError and ValueError."""
+    if isinstance(api, RerankLanguage):
+        return api
+    return LANGUAGES[check_choice("api", api, tuple(LANGUAGES))]()

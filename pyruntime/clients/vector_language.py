@@ -26,13 +26,15 @@ FALLBACKS: dict[str, tuple[str, ...]] = {
 """The forms in which vectors are asked for, by `encoding`: the next where a service refuses one."""
 MODULES = {
     "openai": "pillarbox.clients.vector_language:VectorLanguage",
+    "azure": "pillarbox.clients.vector_language:VectorLanguage",
+    "tei": "pillarbox.clients.vector_language:Tei",
     "cohere": "pillarbox.clients.languages.cohere:CohereVectors",
     "voyage": "pillarbox.clients.languages.voyage:VoyageVectors",
     "jina": "pillarbox.clients.languages.jina:JinaVectors",
     "gemini": "pillarbox.clients.languages.gemini_vectors:GeminiVectors",
     "ollama": "pillarbox.clients.languages.ollama:OllamaVectors",
 }
-"""The class of each language that has a name."""
+"""The class of each API that has a name. Azure's differs in addresses and in the header of the key."""
 
 
 class Asked(NamedTuple):
@@ -49,7 +51,7 @@ class Asked(NamedTuple):
 
 
 class VectorLanguage:
-    """Description of the API of a service of embeddings, for `Embeddings(language=...)`.
+    """Description of the API of a service of embeddings, for `Embeddings(api=...)`.
 
     This one is OpenAI's. A class that derives from it says what differs; its objects have no state.
 
@@ -61,7 +63,7 @@ class VectorLanguage:
         ...     key_header = "X-Gateway-Key"
         ...     input_type_field = "usage_of_vectors"
         >>> with serve(dimensions=4) as service:
-        ...     client = Embeddings(service.url, "m", language=Gateway(), input_type="query")
+        ...     client = Embeddings(service.url, "m", api=Gateway()).with_input("query")
         ...     (vector,) = async_map(["a pillar box"], client, batch=client.batch)
         ...     service.requests[0].body["usage_of_vectors"]
         'query'
@@ -69,7 +71,8 @@ class VectorLanguage:
     name: stands in the key of a cache. path, provider, key_header, headers: as in `Language`. max_texts: of a
     request, where the user says nothing. texts_field, dimensions_field, input_type_field, truncate_field:
     names of fields, None for what a service does not know. input_types: its words for "query" and
-    "document"; others are sent as they are. truncate_values: for texts that are to be refused, and to be
+    "document"; others are sent as they are. default_input_type: where the user says none and the service
+    needs one. truncate_values: for texts that are to be refused, and to be
     shortened; None is not sent. encodings: fields that ask for a form of vectors, by its name.
     has_openai_form: answers are in OpenAI's form. own_fields: of a body, those that the client sets. Any
     thread.
@@ -83,7 +86,7 @@ class VectorLanguage:
     headers: Mapping[str, str] = REQUEST_HEADERS
     max_texts: int = 64
     needs_model: bool = True
-    needs_input_type: bool = False
+    default_input_type: str | None = None
     texts_field: str = "input"
     dimensions_field: str = "dimensions"
     input_type_field: str | None = None
@@ -110,8 +113,9 @@ class VectorLanguage:
         """The body of a request, without the fields of `Embeddings(body=...)`."""
         named = {"model": model} if self.needs_model else {}
         fields: dict[str, Any] = {**named, self.texts_field: texts, **self.encodings[asked.encoding]}
-        if asked.input_type is not None and self.input_type_field is not None:
-            fields[self.input_type_field] = self.input_types.get(asked.input_type, asked.input_type)
+        use = asked.input_type or self.default_input_type
+        if use is not None and self.input_type_field is not None:
+            fields[self.input_type_field] = self.input_types.get(use, use)
         if self.truncate_field is not None:
             value = self.truncate_values[asked.truncates]
             fields |= {} if value is None else {self.truncate_field: value}
@@ -149,14 +153,10 @@ class Tei(VectorLanguage):
         return decode_lists(response.body, texts, int(header) if header.isdecimal() else None)
 
 
-def vector_language_of(language: object, api: str) -> VectorLanguage:
-    """The language of a name, or the one that is given. Raises TypeError and ValueError."""
-    if api != "openai" and language != "openai":
-        raise ValueError(f"language={language!r}: leave out api={api!r}, which has its own")
-    if api == "tei":
-        return Tei()
-    if isinstance(language, VectorLanguage):
-        return language
-    module, _, name = MODULES[check_choice("language", language, tuple(MODULES))].partition(":")
+def vector_language_of(api: object) -> VectorLanguage:
+    """The language of a named API, or the one that is given. Raises TypeError and ValueError."""
+    if isinstance(api, VectorLanguage):
+        return api
+    module, _, name = MODULES[check_choice("api", api, tuple(MODULES))].partition(":")
     found: VectorLanguage = getattr(import_module(module), name)()
     return found

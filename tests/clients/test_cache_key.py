@@ -159,9 +159,9 @@ EMBEDDINGS = [
     Case("tokenizer", {"tokenizer": "tokenizers"}, CUT),
     Case("tokenizer", {"tokenizer": "tiktoken"}),
     Case("tokenizer", {"tokenizer": "tiktoken"}, {"api": "tei", "long_texts": "truncate"}),
-    Case("language", {"language": "jina"}),
-    Case("language", {"language": "gemini"}),
-    Case("input_type", {"input_type": "query"}, {"language": "jina"}),
+    Case("api", {"api": "jina"}),
+    Case("api", {"api": "gemini"}),
+    Case("input_type", {"input_type": "query"}, {"api": "jina"}),
     Case("prefix", {"prefix": "query: "}),
     Case("prefix", {"prefix": "query: "}, {**CUT, "max_text_tokens": 18}),
     Case("body", {"body": {"input_type": "passage"}}),
@@ -263,9 +263,9 @@ DIRECT = Http(proxy="direct", backend="libcurl")
 def embeddings(port: int, **options: Any) -> Embeddings:
     if "tokenizer" in options:
         options["tokenizer"] = TOKENIZERS[options["tokenizer"]]()
-    return Embeddings(
-        **{"base_url": f"http://127.0.0.1:{port}/v1", "model": "small", "http": DIRECT, **options}
-    )
+    use = {name: options.pop(name) for name in ("input_type", "prefix") if name in options}
+    base = {"base_url": f"http://127.0.0.1:{port}/v1", "model": "small", "http": DIRECT}
+    return Embeddings(**{**base, **options}).with_input(**use)
 
 
 def chat(port: int, **options: Any) -> Chat:
@@ -364,7 +364,7 @@ def test_of_the_options_of_a_transport_those_are_in_the_key_that_change_what_is_
 def test_each_option_of_each_client_is_changed_in_turn() -> None:
     for kind, (_, cases) in zip((Embeddings, Chat, HttpLookup), CLIENTS.values(), strict=True):
         options = {each.name for each in dataclasses.fields(kind) if each.init}
-        assert {case.option for case in cases} | {"http"} == options
+        assert ({case.option for case in cases} | {"http"}) - {"input_type", "prefix"} == options
     assert {case.option for case in HTTP} == {each.name for each in dataclasses.fields(Http)}
 
 

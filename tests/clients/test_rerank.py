@@ -14,7 +14,6 @@ import pytest
 
 from pillarbox import Budget, CallFailed, async_map
 from pillarbox.clients import Http, Price, Rerank, Secret
-from pillarbox.clients.rerank_language import LANGUAGES
 from pillarbox.clients.transport import HttpStatusError
 from pillarbox.ledger import Ledger
 from pillarbox.testing import StandInService, serve
@@ -25,7 +24,7 @@ ROOTS = {"vllm": "/v1", "jina": "/jina/v1", "cohere": "/cohere/v2", "voyage": "/
 DOCUMENTS = ["a red pillar box", "soup that is warm", "soup", "nothing at all"]
 ROW = {"query": "warm soup", "documents": DOCUMENTS}
 
-each_language = pytest.mark.parametrize("language", LANGUAGES)
+each_language = pytest.mark.parametrize("language", ROOTS)
 
 
 @pytest.fixture
@@ -36,9 +35,7 @@ def service() -> Iterator[StandInService]:
 
 def client_of(service: Any, language: str, **options: Any) -> Rerank:
     base = service.url.removesuffix("/v1") + ROOTS[language]
-    return Rerank(
-        base, "small", **{"language": language, "key": Secret.literal("k"), "http": DIRECT, **options}
-    )
+    return Rerank(base, "small", **{"api": language, "key": Secret.literal("k"), "http": DIRECT, **options})
 
 
 @pytest.mark.contract(
@@ -175,7 +172,11 @@ def test_a_call_by_hand_gives_scores_and_the_fields_may_have_other_names(service
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"language": "latin"}, ValueError, "language='latin': must be one of 'vllm'"),
+        (
+            {"api": "latin"},
+            ValueError,
+            "api='latin': must be one of 'vllm', 'jina', 'cohere', 'voyage', 'tei'$",
+        ),
         ({"max_documents": 0}, ValueError, "max_documents=0"),
         ({"documents": "query"}, ValueError, "documents='query': is the name of the query's field as well"),
         ({"body": {"query": "x"}}, ValueError, "body: query is set by the client"),

@@ -13,7 +13,6 @@ import pytest
 
 from pillarbox import CallFailed, async_map
 from pillarbox.clients import Embeddings, Http, Price, Secret, VectorLanguage
-from pillarbox.clients.vector_language import MODULES
 from pillarbox.ledger import Ledger
 from pillarbox.testing import StandInService, serve
 from pillarbox.wire import Kind, read_error
@@ -39,7 +38,7 @@ USES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """A word of each service's own, and its words for the common ones."""
 
-each_language = pytest.mark.parametrize("language", MODULES)
+each_language = pytest.mark.parametrize("language", ROOTS)
 
 
 @pytest.fixture
@@ -50,11 +49,9 @@ def service() -> Iterator[StandInService]:
 
 def client_of(service: Any, language: str, **options: Any) -> Embeddings:
     base = service.url.removesuffix("/v1") + ROOTS[language]
-    if language == "cohere":
-        options.setdefault("input_type", "document")
-    return Embeddings(
-        base, "small", **{"language": language, "key": Secret.literal("k"), "http": DIRECT, **options}
-    )
+    use = {name: options.pop(name) for name in ("input_type", "prefix") if name in options}
+    options = {"api": language, "key": Secret.literal("k"), "http": DIRECT, **options}
+    return Embeddings(base, "small", **options).with_input(**use)
 
 
 def vectors(client: Embeddings, texts: Any = TEXTS, **options: Any) -> list[Any]:
@@ -131,7 +128,7 @@ def test_a_text_that_is_too_long_is_refused_and_not_cut_in_silence(
     assert len(vectors(client_of(service, language, long_texts="truncate"), texts)) == 2
 
 
-@pytest.mark.parametrize(("language", "counts"), [(name, name != "gemini") for name in MODULES])
+@pytest.mark.parametrize(("language", "counts"), [(name, name != "gemini") for name in ROOTS])
 def test_tokens_are_counted_where_the_service_does(
     service: StandInService, language: str, counts: bool
 ) -> None:
@@ -203,18 +200,17 @@ def test_errors_are_read_by_the_services_own_words(language: str, status: int, k
 
 
 @pytest.mark.contract("Fields that a service does not know are refused by the stand-in, as by the service.")
-@pytest.mark.parametrize("language", [name for name in MODULES if name not in ("openai", "ollama")])
+@pytest.mark.parametrize("language", [name for name in ROOTS if name not in ("openai", "ollama")])
 def test_the_stand_in_refuses_unknown_fields(service: StandInService, language: str) -> None:
     rows = vectors(client_of(service, language, body={"user": "me"}), errors="column")
     assert all(row.error is not None and "user" in row.error.message for row in rows)
 
 
-def test_the_key_of_a_cache_has_the_language_but_for_openais(tmp_path: Path, service: StandInService) -> None:
-    told = {name: client_of(service, name).configuration for name in MODULES}
+def test_the_key_of_a_cache_has_the_api_and_the_use(tmp_path: Path, service: StandInService) -> None:
+    told = {name: client_of(service, name).configuration for name in ROOTS}
+    assert [each["api"] for each in told.values()] == [*ROOTS]
     assert {"language", "input_type", "prefix"}.isdisjoint(told["openai"])
-    assert [each.get("language") for each in told.values()][1:] == [*MODULES][1:]
-    tei = Embeddings("http://tei", api="tei").configuration
-    assert {"language", "input_type", "prefix"}.isdisjoint(tei)
+    assert client_of(service, "jina", input_type="query").configuration["input_type"] == "query"
     ledger = Ledger(str(tmp_path / "cache"), uid="embed", cache=True)
     for calls, language in enumerate(("openai", "ollama", "openai", "ollama")):
         before = service.statistics().requests
@@ -238,28 +234,41 @@ def test_a_language_of_the_users_own() -> None:
         return raw_answer(json.dumps({"data": data}).encode(), "application/json")
 
     with RawService(answered) as service:
-        client = Embeddings(service.url, "small", language=Gateway(), http=DIRECT)
+        client = Embeddings(service.url, "small", api=Gateway(), http=DIRECT)
         assert len(vectors(pickle.loads(pickle.dumps(client)))) == 3
         assert service.requests[0].path == "/vectors/small"
+
+
+@pytest.mark.contract(
+    "Prices and the use of texts stay beside each other, in whichever order they are given."
+)
+def test_prices_and_use_are_kept_together(service: StandInService) -> None:
+    prices = {"small": Price(1.0)}
+    one = client_of(service, "jina").with_prices(prices).with_input("query", prefix="p: ")
+    other = client_of(service, "jina").with_input("query", prefix="p: ").with_prices(prices)
+    for client in (one, other, pickle.loads(pickle.dumps(one))):
+        assert (client.prices, client.input_type, client.prefix) == (prices, "query", "p: ")
+    assert one.with_input().prefix is None
 
 
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"language": "latin"}, ValueError, "language='latin': must be one of"),
-        ({"language": "cohere"}, ValueError, "input_type: language='cohere' needs it"),
+        ({"api": "latin"}, ValueError, "api='latin': must be one of"),
+        ({"api": 7}, TypeError, "api=7: must be one of"),
         (
-            {"language": "ollama", "input_type": "query"},
+            {"api": "ollama", "input_type": "query"},
             ValueError,
-            "has no field for it; give prefix, or body",
+            "api='ollama' has no field for it; give prefix",
         ),
-        ({"input_type": "query"}, ValueError, "language='openai' has no field for it"),
-        ({"language": "gemini", "encoding": "base64"}, ValueError, "language='gemini' has no such form"),
-        ({"language": "jina", "api": "tei"}, ValueError, "leave out api='tei'"),
-        ({"language": "jina", "body": {"task": "x"}}, ValueError, "body: task is set by the client"),
+        ({"input_type": "query"}, ValueError, "api='openai' has no field for it"),
+        ({"api": "gemini", "encoding": "base64"}, ValueError, "api='gemini' has no such form"),
+        ({"api": "jina", "body": {"task": "x"}}, ValueError, "body: task is set by the client"),
         ({"prefix": ""}, ValueError, "prefix"),
     ],
 )
 def test_bad_options_are_refused_on_the_driver(options: Any, error: type[Exception], says: str) -> None:
+    use = {name: options[name] for name in ("input_type", "prefix") if name in options}
+    rest = {name: value for name, value in options.items() if name not in use}
     with pytest.raises(error, match=says):
-        Embeddings("https://one", "small", **options)
+        Embeddings("https://one", "small", **rest).with_input(**use)

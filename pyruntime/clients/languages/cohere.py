@@ -11,7 +11,7 @@ from pillarbox.clients.vectors import Vectors, decode_found
 
 
 class CohereVectors(VectorLanguage):
-    """Models tell texts that are looked for from those that are looked up: one of both must be said."""
+    """Models tell documents from queries: a text is one of the first where the user says neither."""
 
     name = "cohere"
     path = "/embed"
@@ -22,7 +22,7 @@ class CohereVectors(VectorLanguage):
     dimensions_field = "output_dimension"
     input_type_field = "input_type"
     input_types = {"query": "search_query", "document": "search_document"}  # noqa: RUF012
-    needs_input_type = True
+    default_input_type = "document"
     truncate_field = "truncate"
     truncate_values = ("NONE", "END")
     has_openai_form = False
