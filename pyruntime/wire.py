@@ -34,14 +34,18 @@ from pillarbox.wire_table import (
     ERRNOS,
     ERRORS,
     EXHAUSTED_ERRNOS,
-    FINISHES,
     FORM_STATUSES,
     HTTPX_WORDS,
+    NAMES_CREDIT,
+    NAMES_MODEL,
     NO_FORM_STATUSES,
     OF_CONNECTIONS,
     RESOLVER,
+    RETRY_AFTER_HEADERS,
+    RETRY_AFTER_MS_HEADERS,
     TRAITS,
     Kind,
+    kind_of_finish,
     kind_of_status,
 )
 
@@ -78,12 +82,6 @@ MAX_MESSAGE_CHARACTERS = 1_000
 """Characters kept of a service's own words."""
 
 
-_NAMES_MODEL = re.compile(
-    r"\b(models?|deployment)\b.{0,200}\b(not (be )?found|does not exist|doesn't exist|is not available)"
-    r"|\b(no such|unknown) (model|deployment)\b|^model: \S+$",
-    re.IGNORECASE | re.DOTALL,
-)
-_NAMES_CREDIT = re.compile(r"\bcredit balance is too low\b", re.IGNORECASE)
 _NO_THREAD = "can't start new thread"
 """The words of CPython for a thread that the system does not start."""
 _ERRNO_IN_TEXT = re.compile(r"\[Errno (-?\d+)\]")
@@ -186,7 +184,7 @@ def _read_inner_error(error: object, retry_after: float | None) -> Reading:
         kind_of_word = CODES.get(word) or CODES_BESIDE[200].get(word)
         if kind_of_word is not None:
             return Reading(kind_of_word, None, word, retry_after, None, message)
-    if message is not None and _NAMES_MODEL.search(message):
+    if message is not None and NAMES_MODEL.search(message):
         return Reading(Kind.REFUSED_ALL, None, next(iter(words), None), retry_after, None, message)
     return Reading(Kind.FAILED, None, next(iter(words), None), retry_after, None, message)
 
@@ -208,9 +206,8 @@ def _classify(
     code: of AWS or gRPC, which comes before the status. words: of error objects.
     """
     words = [*words]
-    for word in words:
-        if CODES.get(word) is Kind.OUT_OF_QUOTA:
-            return Kind.OUT_OF_QUOTA, word
+    if (spent := next((word for word in words if CODES.get(word) is Kind.OUT_OF_QUOTA), None)) is not None:
+        return Kind.OUT_OF_QUOTA, spent
     if code is not None and code in CODES:
         return CODES[code], code
     if code is None:
@@ -222,9 +219,9 @@ def _classify(
         for word in words:
             if word in beside:
                 return beside[word], word
-        if status in (400, 404) and message is not None and _NAMES_MODEL.search(message):
+        if status in (400, 404) and message is not None and NAMES_MODEL.search(message):
             return Kind.REFUSED_ALL, code
-        if status == 400 and message is not None and _NAMES_CREDIT.search(message):
+        if status == 400 and message is not None and NAMES_CREDIT.search(message):
             return Kind.OUT_OF_QUOTA, code
     if status == 403 and retry_after is not None:
         return Kind.OVERLOADED, code
@@ -272,19 +269,6 @@ def _parsed(body: object) -> Any:
             return json.loads(body.decode(errors="replace"))
     except (ValueError, RecursionError):
         return None
-
-
-def kind_of_finish(reason: object) -> Kind:
-    """Return the kind of a model's reply by the reason why it ended (`finish_reason`), parsed from JSON.
-
-    A reason is believed to be good where it is known to be: null, an empty text, or a word of the table.
-    Any thread.
-    """
-    if reason is None or reason == "":
-        return Kind.ANSWER
-    if not isinstance(reason, str):
-        return Kind.FAILED
-    return FINISHES.get(reason.strip().lower().replace("-", "_"), Kind.FAILED)
 
 
 def may_refuse_form(reading: Reading, *, is_fresh: bool) -> bool:
@@ -713,9 +697,7 @@ def _delay_of_carrier(error: BaseException) -> float | None:
 # -- Retry-After -----------------------------------------------------------------------------------
 
 _DECIMAL = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
-_IN_MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
-# A LiteLLM proxy gives under the second name what the provider said, and its own limits too.
-_RETRY_AFTER = ("retry-after", "llm_provider-retry-after")
+_SECONDS = re.compile(rf"({_DECIMAL.pattern})s")
 # A comma that stands between two values, not behind the name of a weekday.
 _BETWEEN_VALUES = re.compile(
     r"(?<!day)(?<!Mon)(?<!Tue)(?<!Wed)(?<!Thu)(?<!Fri)(?<!Sat)(?<!Sun),", re.IGNORECASE
@@ -726,11 +708,11 @@ def delay_of(headers: object) -> float | None:
     """Seconds that these headers ask to wait for, or None; `headers` is any mapping, or None."""
     if headers is None:
         return None
-    exact = _longest(headers, _IN_MILLISECONDS[0], _milliseconds)
+    exact = _longest(headers, RETRY_AFTER_MS_HEADERS[0], _milliseconds)
     if exact is None:
-        exact = _longest(headers, _IN_MILLISECONDS[1], _milliseconds)
+        exact = _longest(headers, RETRY_AFTER_MS_HEADERS[1], _milliseconds)
     told = next(
-        (each for name in _RETRY_AFTER if (each := _longest(headers, name, _delay)) is not None), None
+        (each for name in RETRY_AFTER_HEADERS if (each := _longest(headers, name, _delay)) is not None), None
     )
     if exact is None or told is None:
         return told if exact is None else exact
@@ -743,9 +725,8 @@ def _delay_in(bodies: Iterable[Any]) -> float | None:
     for body in bodies:
         details = _item(_item(_parsed(body), "error"), "details")
         for part in details[:8] if isinstance(details, list) else ():
-            text = _item(part, "retryDelay")
-            if isinstance(text, str) and text.endswith("s") and _DECIMAL.fullmatch(text[:-1]):
-                return float(text[:-1])
+            if (told := _SECONDS.fullmatch(str(_item(part, "retryDelay")))) is not None:
+                return float(told[1])
     return None
 
 

@@ -6,6 +6,7 @@ Plain values; any thread. `pillarbox.wire` reads answers and errors by it; docs/
 from __future__ import annotations
 
 import errno
+import re
 import socket
 from collections.abc import Mapping
 from enum import Enum
@@ -325,6 +326,18 @@ TABLE: tuple[Rule, ...] = (
 )
 """All that is known, one rule for each line of docs/wire.md."""
 
+NAMES_MODEL = re.compile(
+    r"\b(models?|deployment)\b.{0,200}\b(not (be )?found|does not exist|doesn't exist|is not available)"
+    r"|\b(no such|unknown) (model|deployment)\b|^model: \S+$",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Messages of 400 and 404 that name a model which is not there."""
+NAMES_CREDIT = re.compile(r"\bcredit balance is too low\b", re.IGNORECASE)
+"""Messages of 400 about an account without credit: Anthropic's."""
+RETRY_AFTER_MS_HEADERS = ("retry-after-ms", "x-ms-retry-after-ms")
+RETRY_AFTER_HEADERS = ("retry-after", "llm_provider-retry-after")
+"""A LiteLLM proxy gives under the second name what the provider said, and its own limits too."""
+
 FORM_STATUSES = frozenset({400, 406, 415, 422})
 """Statuses that may refuse the form which a request asks for, such as a kind of structured output."""
 
@@ -386,3 +399,16 @@ def kind_of_status(status: int) -> Kind:
     if found is not None:
         return found
     return Kind.FAILED if status >= 400 else Kind.REFUSED_ALL if status >= 300 else Kind.ANSWER
+
+
+def kind_of_finish(reason: object) -> Kind:
+    """Return the kind of a model's reply by the reason why it ended (`finish_reason`), parsed from JSON.
+
+    A reason is believed to be good where it is known to be: null, an empty text, or a word of the table.
+    Any thread.
+    """
+    if reason is None or reason == "":
+        return Kind.ANSWER
+    if not isinstance(reason, str):
+        return Kind.FAILED
+    return FINISHES.get(reason.strip().lower().replace("-", "_"), Kind.FAILED)

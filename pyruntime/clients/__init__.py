@@ -16,10 +16,24 @@ if TYPE_CHECKING:
     from pillarbox.clients.http_lookup import HttpLookup
     from pillarbox.clients.language import Language
     from pillarbox.clients.prices import Price
+    from pillarbox.clients.rerank import Rerank
+    from pillarbox.clients.rerank_language import RerankLanguage
     from pillarbox.clients.secret import Secret
     from pillarbox.clients.transport import Http
+    from pillarbox.clients.vector_language import VectorLanguage
 
-__all__ = ["Chat", "Embeddings", "Http", "HttpLookup", "Language", "Price", "Secret"]
+__all__ = [
+    "Chat",
+    "Embeddings",
+    "Http",
+    "HttpLookup",
+    "Language",
+    "Price",
+    "Rerank",
+    "RerankLanguage",
+    "Secret",
+    "VectorLanguage",
+]
 
 _MODULES = {
     "chat": ["Chat"],
@@ -27,8 +41,11 @@ _MODULES = {
     "http_lookup": ["HttpLookup"],
     "language": ["Language"],
     "prices": ["Price"],
+    "rerank": ["Rerank"],
+    "rerank_language": ["RerankLanguage"],
     "secret": ["Secret"],
     "transport": ["Http"],
+    "vector_language": ["VectorLanguage"],
 }
 
 if not TYPE_CHECKING:

@@ -41,6 +41,7 @@ from pillarbox.clients.fields import (
 from pillarbox.clients.forms import Forms, Walk
 from pillarbox.clients.language import Language, language_of
 from pillarbox.clients.openai_api import (
+    AZURE_PROVIDER,
     OK,
     AnswerError,
     azure_path,
@@ -83,7 +84,6 @@ Api: TypeAlias = Literal["openai", "azure"]
 Structure: TypeAlias = Literal["auto", "json_schema", "json_object", "tool", "prompt"]
 
 APIS = ("openai", "azure")
-AZURE_PROVIDER = "azure.ai.openai"
 REPLY_TIMEOUT_S = 600.0
 """Seconds for a reply, unless `http` says others: it comes as a whole, from some models after minutes."""
 FIRST_LOOK = 1

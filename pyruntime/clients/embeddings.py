@@ -37,6 +37,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from time import perf_counter
 from typing import Any, ClassVar, Literal, TypeAlias, cast
+from urllib.parse import quote
 
 import numpy as np
 
@@ -51,8 +52,8 @@ from pillarbox.clients.client import Client
 from pillarbox.clients.endpoint import Endpoint
 from pillarbox.clients.fields import whole_text
 from pillarbox.clients.openai_api import (
+    AZURE_PROVIDER,
     OK,
-    PROVIDERS,
     AnswerError,
     azure_path,
     check_base_url,
@@ -67,6 +68,7 @@ from pillarbox.clients.texts import TextTooLong, empty_text, texts_of
 from pillarbox.clients.tokens import (
     MIN_PIECE_TOKENS,
     Piece,
+    PrefixedTokenizer,
     Tokenizer,
     check_tokenizer,
     first_piece,
@@ -74,6 +76,7 @@ from pillarbox.clients.tokens import (
     pieces,
 )
 from pillarbox.clients.transport import Http, HttpStatusError, Response, status_error, without_query
+from pillarbox.clients.vector_language import Asked, VectorLanguage, vector_language_of
 from pillarbox.clients.vectors import (
     FLOAT16,
     FLOAT32,
@@ -81,9 +84,6 @@ from pillarbox.clients.vectors import (
     Block,
     Vectors,
     block_of_bytes,
-    decode_bytes,
-    decode_lists,
-    decode_openai,
     encode_json,
     may_be_float64,
     normalized,
@@ -102,46 +102,19 @@ from pillarbox.wire import Kind, is_permanent, may_have_poison_row
 
 log = logging.getLogger("pillarbox")
 
-Api: TypeAlias = Literal["openai", "azure", "tei"]
 Encoding: TypeAlias = Literal["auto", "base64", "float", "float16", "bytes"]
 LongTexts: TypeAlias = Literal["send", "error", "truncate", "chunk"]
 
-APIS = ("openai", "azure", "tei")
 ENCODINGS = ("auto", "base64", "float", "float16", "bytes")
 LONG_TEXTS = ("send", "error", "truncate", "chunk")
 
-MAX_TEXTS = {"openai": 64, "azure": 64, "tei": 32}
-"""Texts in a request where the user says nothing. OpenAI and Azure take 2,048, but other services that speak
-their language 96 or 128, and a large answer makes its first row wait; 32 is what TEI takes by default."""
 TOKENS_PER_CHARACTER = 0.5
 """Before a service has counted any. English has about 0.25, Chinese about 1."""
-FALLBACKS: dict[str, tuple[str, ...]] = {
-    "auto": ("base64", "float"),
-    "base64": ("base64",),
-    "float": ("float",),
-    "float16": ("float16", "base64", "float"),
-    "bytes": ("bytes", "base64", "float"),
-}
-"""The forms in which vectors are asked for, by `encoding`: the next where a service refuses one."""
 BASE64_ENCODINGS = ("base64", "float16")
 """The forms in which a vector comes as base64, which the transport may read."""
-ENCODING_FIELDS: dict[str, dict[str, str]] = {
-    "float": {},
-    "base64": {"encoding_format": "base64"},
-    "float16": {"encoding_format": "base64", "embed_dtype": "float16", "endianness": "little"},
-    "bytes": {"encoding_format": "bytes_only", "embed_dtype": "float32", "endianness": "little"},
-}
-"""The part of a request's body that asks for a form. Lists of floats are what a service gives unasked."""
 ALONE_IN_VAIN = 3
 """Texts that are refused alone for their size, before any is accepted, after which nothing is divided."""
 UNKNOWN_COST = "the service does not say what its answers cost"
-BYTES_TYPE = "application/octet-stream"
-REQUEST_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-"""Vectors hardly shrink: to decompress them would cost more than all the rest of a request."""
-OWN_FIELDS = frozenset(
-    {"model", "input", "inputs", "encoding_format", "embed_dtype", "endianness", "dimensions"}
-)
-"""Fields of a request's body that have options of their own, or are the texts."""
 
 
 class OtherLength(AnswerError):
@@ -194,8 +167,9 @@ class Embeddings(EmbeddingPresets, Client):
         request is sent to the one with the fewest in flight. model: the model's name, for Azure of the
         deployment.
     key: a `Secret`, sent as Azure's `api-key` or as a bearer token.
-    api: the form of requests: "openai" (OpenAI, vLLM, TEI, llama.cpp, LiteLLM and others), "azure", or "tei"
-        for TEI's own `/embed`. api_version: for Azure.
+    api: the form of requests: "openai" (OpenAI, vLLM, TEI, llama.cpp, LiteLLM and others), "azure", "tei" for
+        TEI's own `/embed`, "cohere", "voyage", "jina", "gemini", "ollama" for its own `/api/embed`, or a
+        `VectorLanguage`. api_version: for Azure.
     dimensions: requested from the service; vectors of another length are an error. None for the model's own.
     normalize: scale each vector to length 1.
     encoding: the form of vectors in answers. "auto" requests base64 and accepts lists of floats from services
@@ -209,7 +183,7 @@ class Embeddings(EmbeddingPresets, Client):
         tokenizer; "truncate" with TEI's own form needs neither, as the service truncates.
     tokenizer: a tiktoken encoding's name, the path of a tokenizer.json on the worker, "org/model" of Hugging
         Face, or an object of `tokenizers` or `tiktoken`.
-    body: more of the request's body, such as {"input_type": "passage"}.
+    body: more of the request's body, such as {"user": "nightly"}.
     headers: more headers; keys in them are Secrets. http: options of the transport.
 
         >>> from pillarbox import async_map
@@ -238,7 +212,7 @@ class Embeddings(EmbeddingPresets, Client):
     model: str = ""
     _: KW_ONLY
     key: Secret | None = None
-    api: Api = "openai"
+    api: str | VectorLanguage = "openai"
     api_version: str | None = None
     dimensions: int | None = None
     normalize: bool = False
@@ -252,17 +226,21 @@ class Embeddings(EmbeddingPresets, Client):
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
     http: Http = field(default_factory=Http)
     prices: Mapping[str, Price] = field(default_factory=dict, init=False)
+    input_type: str | None = field(default=None, init=False)
+    prefix: str | None = field(default=None, init=False)
     _connections: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _learned: _Learned = field(default_factory=_Learned, init=False, repr=False, compare=False)
     _loaded: Any = field(default=None, init=False, repr=False, compare=False)
     _urls: Any = field(default=None, init=False, repr=False, compare=False)
     _max_texts: int = field(default=0, init=False, repr=False, compare=False)
+    _language: VectorLanguage = field(default_factory=VectorLanguage, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._set("base_url", check_base_url(self.base_url, ("/embeddings", "/embed")))
+        language = vector_language_of(self.api)
+        self._set("_language", language)
+        self._set("base_url", check_base_url(self.base_url, language.own_ends))
         check_key("key", self.key)
-        check_choice("api", self.api, APIS)
-        if self.api != "tei" or self.model:
+        if language.needs_model or self.model:
             check_text("model", self.model)
         if self.api == "azure":
             check_text("api_version", self.api_version)
@@ -273,13 +251,15 @@ class Embeddings(EmbeddingPresets, Client):
                 check_positive_int(name, getattr(self, name))
         check_bool("normalize", self.normalize)
         check_choice("encoding", self.encoding, ENCODINGS)
+        if not language.forms(self.encoding):
+            raise ValueError(f"encoding={self.encoding!r}: api={language.name!r} has no such form")
         check_tokenizer("tokenizer", self.tokenizer)
         self._check_long_texts()
-        self._set("body", checked_body(self.body, OWN_FIELDS))
+        self._set("body", checked_body(self.body, language.own_fields))
         self._set("headers", check_headers("headers", self.headers))
         if not isinstance(self.http, Http):
             raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
-        self._set("_max_texts", self.max_texts or MAX_TEXTS[self.api])
+        self._set("_max_texts", self.max_texts or language.max_texts)
         self._set("_urls", self._addresses())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -297,7 +277,8 @@ class Embeddings(EmbeddingPresets, Client):
         check_choice("long_texts", self.long_texts, LONG_TEXTS)
         if self.max_text_tokens is not None:
             check_int("max_text_tokens", self.max_text_tokens, MIN_PIECE_TOKENS)
-        by_service = self.api == "tei" and self.long_texts == "truncate" and self.max_text_tokens is None
+        truncates = self._language.truncate_field is not None
+        by_service = truncates and self.long_texts == "truncate" and self.max_text_tokens is None
         if self.long_texts == "send" or by_service:
             if self.max_text_tokens is not None:
                 raise ValueError(
@@ -316,9 +297,35 @@ class Embeddings(EmbeddingPresets, Client):
         Any thread. Raises TypeError and ValueError.
         """
         check_prices(prices, self.model, needs_output=False)
-        priced = replace(self)
-        priced._set("prices", dict(prices))
-        return priced
+        return self._with(prices=dict(prices))
+
+    def with_input(self, input_type: str | None = None, *, prefix: str | None = None) -> Embeddings:
+        """Return the same client for texts of one use: queries or documents, which models tell apart.
+
+            >>> from pillarbox.clients import Embeddings
+            >>> documents = Embeddings.openai("text-embedding-3-small", base_url="http://e5/v1")
+            >>> documents.with_input(prefix="query: ").prefix
+            'query: '
+
+        input_type: "query" or "document", or the service's own word, such as Gemini's "CLUSTERING". prefix:
+        in front of each text that is sent, as models such as E5 need it. Any thread. Raises TypeError and
+        ValueError, also for an `input_type` that the service has no field for.
+        """
+        if prefix is not None:
+            check_text("prefix", prefix)
+        if input_type is not None:
+            check_text("input_type", input_type)
+            if self._language.input_type_field is None:
+                api = self._language.name
+                raise ValueError(f"input_type={input_type!r}: api={api!r} has no field for it; give prefix")
+        return self._with(input_type=input_type, prefix=prefix)
+
+    def _with(self, **fields: Any) -> Embeddings:
+        changed = replace(self)
+        kept = {"prices": self.prices, "input_type": self.input_type, "prefix": self.prefix}
+        for name, value in {**kept, **fields}.items():
+            changed._set(name, value)
+        return changed
 
     def check_budget(self, budget: Budget) -> None:
         """Raise ValueError for a bound on the cost where neither prices nor a hook says it. Any thread."""
@@ -332,6 +339,10 @@ class Embeddings(EmbeddingPresets, Client):
     def configuration(self) -> dict[str, Any]:
         """The part that decides about vectors, for a cache: see `Client.configuration`."""
         told = {**super().configuration, "rounds": self.encoding == "float16"}
+        if not isinstance(self.api, str):
+            told["api"] = self._language.name
+        use = {"input_type": self.input_type, "prefix": self.prefix}
+        told |= {name: each for name, each in use.items() if each is not None}
         # A tokenizer that only fills requests does not change a text.
         return told if self.max_text_tokens is not None else {**told, "tokenizer": None}
 
@@ -363,6 +374,7 @@ class Embeddings(EmbeddingPresets, Client):
             return 0.0
         if self.tokenizer is not None:
             return self._tokenizer().count(text)
+        text = text if self.prefix is None else self.prefix + text
         learned = self._learned
         # A mean of all texts so far: languages differ by four, so a constant would fill requests by a
         # quarter.
@@ -443,12 +455,14 @@ class Embeddings(EmbeddingPresets, Client):
 
     def _parts(self, rows: list[str | None]) -> tuple[list[list[Piece]], dict[int, TextTooLong]]:
         """The pieces of each row's text, none for what is not embedded; errors of texts that are too long."""
-        limit = self.max_text_tokens
+        limit, prefix = self.max_text_tokens, self.prefix or ""
         if limit is None:
             # Tokens are needed to fill requests only.
             count = self.tokens_of if self.max_tokens is not None else _uncounted
-            return [[] if text is None else [Piece(text, count(text))] for text in rows], {}
+            return [[] if text is None else [Piece(prefix + text, count(text))] for text in rows], {}
         tokenizer = self._tokenizer()
+        if prefix and limit - tokenizer.special < MIN_PIECE_TOKENS:
+            raise ValueError(f"prefix={prefix!r}: leaves too few of max_text_tokens={limit} to a text")
         parts: list[list[Piece]] = []
         errors: dict[int, TextTooLong] = {}
         for row, text in enumerate(rows):
@@ -467,13 +481,16 @@ class Embeddings(EmbeddingPresets, Client):
                     f"the text has {tokens:,} tokens, more than max_text_tokens={limit:,}: leave it out, or "
                     "use long_texts='truncate' or 'chunk'"
                 )
+        if prefix:
+            parts = [[Piece(prefix + text, tokens) for text, tokens in part] for part in parts]
         return parts, errors
 
     def _tokenizer(self) -> Tokenizer:
         if self._loaded is None:
-            self._set("_loaded", load_tokenizer(self.tokenizer))
-        loaded: Tokenizer = self._loaded
-        return loaded
+            loaded = load_tokenizer(self.tokenizer)
+            self._set("_loaded", PrefixedTokenizer(loaded, self.prefix) if self.prefix else loaded)
+        tokenizer: Tokenizer = self._loaded
+        return tokenizer
 
     def _requests(self, all_texts: list[str], counts: Sequence[float]) -> Iterator[list[str]]:
         """The texts, with so many tokens, in order, in requests that the service allows."""
@@ -606,11 +623,11 @@ class Embeddings(EmbeddingPresets, Client):
         endpoints = self._learned.endpoints
         found = endpoints.get(url)
         if found is None:
-            found = endpoints[url] = Endpoint(without_query(url), FALLBACKS[self.encoding])
+            found = endpoints[url] = Endpoint(without_query(url), self._language.forms(self.encoding))
         return found
 
     def _overhead(self) -> int:
-        return len(self._body_of([], FALLBACKS[self.encoding][0]))
+        return len(self._body_of([], self._language.forms(self.encoding)[0]))
 
     async def _embed_once(self, texts: list[str], url: str) -> Block:
         """The vectors of `texts`, which are one request, in the first form that is not refused."""
@@ -696,7 +713,7 @@ class Embeddings(EmbeddingPresets, Client):
             response = await self._send(
                 "POST",
                 url,
-                headers=REQUEST_HEADERS,
+                headers=self._language.headers,
                 body=body,
                 vectors=len(texts) if encoding in BASE64_ENCODINGS and endpoint.counts_plainly else 0,
             )
@@ -717,7 +734,7 @@ class Embeddings(EmbeddingPresets, Client):
             self._bill(call, texts, error.tokens, perf_counter() - began)
             raise AnswerError(f"{without_query(url)}: {error}") from None
         sizes.accepted(texts, len(body))
-        endpoint.counts_plainly = self.api != "tei" and vectors.counts_plainly
+        endpoint.counts_plainly = self._language.has_openai_form and vectors.counts_plainly
         self._bill(call, texts, vectors.tokens, perf_counter() - began)
         return vectors
 
@@ -743,47 +760,37 @@ class Embeddings(EmbeddingPresets, Client):
                 input_tokens=tokens or 0,
                 model=self.model or None,
                 operation="embeddings",
-                provider=PROVIDERS[self.api],
+                provider=AZURE_PROVIDER if self.api == "azure" else self._language.provider,
                 unknown_cost=UNKNOWN_COST if tokens is None else None,
             )
             # Of a service that does not count nobody knows it.
             call.bill_request(usage, seconds, knows_cost=price is not None and tokens is not None)
 
     def _body_of(self, texts: list[str], encoding: str) -> bytes:
-        if self.api == "tei":
-            fields: dict[str, Any] = {"inputs": texts}
-            if self.long_texts == "truncate":
-                fields["truncate"] = True
-        else:
-            fields = {"model": self.model, "input": texts, **ENCODING_FIELDS[encoding]}
-        if self.dimensions is not None:
-            fields["dimensions"] = self.dimensions
-        return encode_json({**fields, **self.body})
+        asked = Asked(encoding, self.dimensions, self.input_type, self.long_texts == "truncate")
+        return encode_json({**self._language.body(self.model, texts, asked), **self.body})
 
     def _decoded(self, response: Response, texts: int, dtype: Any, encoding: str) -> Vectors:
         if response.vectors is not None:
             return block_of_bytes(response.vectors.block, texts, dtype, response.vectors.tokens)
-        if self.api == "tei":
-            header = response.headers.get("x-compute-tokens", "")
-            return decode_lists(response.body, texts, int(header) if header.isdecimal() else None)
-        if encoding == "bytes" and response.headers.get("content-type", "").startswith(BYTES_TYPE):
-            return decode_bytes(response.body, texts)
-        return decode_openai(response.body, texts, dtype)
+        return self._language.decode(response, texts, dtype, encoding)
 
     # -- addresses and headers -------------------------------------------------------------------------------
 
     def _headers(self) -> SecretHeaders:
-        return SecretHeaders(self.headers, self.key, "api-key" if self.api == "azure" else "bearer")
+        scheme = "api-key" if self.api == "azure" else self._language.key_header
+        return SecretHeaders(self.headers, self.key, scheme)
 
     def _addresses(self) -> Addresses:
         # An address may refuse a model, or a key, and take another one.
-        scope = "embeddings", self.model, repr(self.key)
+        scope = f"embeddings in {self._language.name}", self.model, repr(self.key)
         return addresses_of(self.base_url, self._request_urls(), scope)
 
     def _request_urls(self) -> list[str]:
         if self.api == "azure":
             return request_urls(self.base_url, azure_path(self.model, "/embeddings", self.api_version))
-        return request_urls(self.base_url, "/embed" if self.api == "tei" else "/embeddings")
+        path = self._language.path.replace("{model}", quote(self.model, safe="/"))
+        return request_urls(self.base_url, path)
 
 
 def _uncounted(text: str) -> float:

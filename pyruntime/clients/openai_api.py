@@ -22,8 +22,8 @@ Told = TypeVar("Told", bound="ErrorAnswer")
 
 OK = 200
 
-PROVIDERS = {"openai": "openai", "azure": "azure.ai.openai", "tei": "tei"}
-"""Names of OpenTelemetry's conventions for who speaks so; it has none for TEI."""
+AZURE_PROVIDER = "azure.ai.openai"
+"""The name of OpenTelemetry's conventions for Azure."""
 
 
 class AnswerError(ValueError):

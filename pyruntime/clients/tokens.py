@@ -80,6 +80,22 @@ class TiktokenTokenizer:
         return _rising([*starts[1:], len(text)])
 
 
+class PrefixedTokenizer:
+    """Counts texts as they are sent, with a prefix in front of each."""
+
+    def __init__(self, tokenizer: Tokenizer, prefix: str) -> None:
+        self._tokenizer, self._prefix = tokenizer, prefix
+        self.special = tokenizer.count(prefix)
+
+    def count(self, text: str) -> int:
+        """See `Tokenizer.count`."""
+        return self._tokenizer.count(self._prefix + text)
+
+    def ends(self, text: str) -> list[int]:
+        """See `Tokenizer.ends`: places in the text alone."""
+        return self._tokenizer.ends(text)
+
+
 def _rising(ends: list[int]) -> list[int]:
     # Several tokens may share a character, and a normalizing tokenizer may name its places out of order.
     highest = 0

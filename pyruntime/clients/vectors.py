@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from binascii import a2b_base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,6 +61,7 @@ if msgspec is not None:
 
     _decode_answer = msgspec.json.Decoder(_Answer).decode
     _decode_lists = msgspec.json.Decoder(list[list[float]]).decode
+    _decode_any = msgspec.json.decode
 
     encode_json = msgspec.json.encode
 
@@ -70,7 +71,7 @@ if msgspec is not None:
         return [item.embedding for item in data], [item.index for item in data], answer.usage
 
 else:
-    _decode_lists = json.loads
+    _decode_lists = _decode_any = json.loads
 
     def encode_json(value: object) -> bytes:
         """`value` as JSON in UTF-8."""
@@ -138,6 +139,26 @@ def decode_lists(body: bytes, texts: int, tokens: int | None = None) -> Vectors:
     try:
         return Vectors(_block(_read_lists(body, texts), FLOAT32), tokens)
     except AnswerError as error:
+        error.tokens = tokens
+        raise
+
+
+def decode_found(body: bytes, texts: int, find: Callable[[Any], tuple[Any, int | None]]) -> Vectors:
+    """Decode an answer in JSON, in which `find` finds the lists of floats, and the tokens of the texts.
+
+    Raises AnswerError.
+    """
+    try:
+        vectors, tokens = find(_decode_any(body))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise AnswerError(f"the answer is not one of embeddings: {error}") from None
+    try:
+        if not isinstance(vectors, list) or len(vectors) != texts:
+            found = f"{len(vectors):,} vectors" if isinstance(vectors, list) else type(vectors).__name__
+            raise AnswerError(f"the answer has {found} for {texts:,} texts")
+        return Vectors(_block(vectors, FLOAT32), tokens)
+    except AnswerError as error:
+        # It is paid for.
         error.tokens = tokens
         raise
 

@@ -154,7 +154,8 @@ def async_udf(
     given: dict[str, Any] = {**more}
     if callable(fn) and hasattr(fn, "result_type"):
         returnType = returnType or fn.result_type
-        if "batch" not in given and (not isinstance(options, Options) or options.batch is None):
+        has_batch = "batch" in given or (isinstance(options, Options) and options.batch is not None)
+        if hasattr(fn, "batch") and not has_batch:
             given["batch"] = dataclasses.replace(fn.batch, arrow=True)
     resolved = _resolve(options, given)
     check_budget(fn, resolved.budget)

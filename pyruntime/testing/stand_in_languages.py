@@ -415,11 +415,15 @@ def key_refused(path: str) -> Refused:
     """The error for a wrong key."""
     if path.endswith("/messages"):
         return anthropic_error(HTTPStatus.UNAUTHORIZED, "authentication_error", "invalid x-api-key")
-    if path.endswith(":generateContent"):
+    if path.endswith((":generateContent", ":batchEmbedContents")):
         message = "API key not valid. Please pass a valid API key."
         return gemini_error(HTTPStatus.BAD_REQUEST, "INVALID_ARGUMENT", message, "API_KEY_INVALID")
     return Refused(HTTPStatus.UNAUTHORIZED, "Incorrect API key provided", "invalid_api_key")
 
 
-KEY_HEADERS = {"/messages": "x-api-key", ":generateContent": "x-goog-api-key"}
+KEY_HEADERS = {
+    "/messages": "x-api-key",
+    ":generateContent": "x-goog-api-key",
+    ":batchEmbedContents": "x-goog-api-key",
+}
 """The header of the key, by the end of a path; others take a bearer token or Azure's."""

@@ -29,6 +29,7 @@ from urllib.parse import unquote, urlsplit
 
 from pillarbox.testing.stand_in_languages import KEY_HEADERS, LANGUAGES, Refused, key_refused
 from pillarbox.testing.stand_in_values import SchemaRefused, count_tokens, embed, reply
+from pillarbox.testing.stand_in_vectors import VECTORS
 from pillarbox.validate import (
     check_int,
     check_number,
@@ -47,6 +48,9 @@ CLOSE_TIMEOUT_S = 10.0
 PLANES_SEED = 12320
 """With which N14228 is the plane that it is."""
 MAKERS = (("BOEING", "737-824", 149), ("AIRBUS", "A320-214", 182), ("EMBRAER", "EMB-145LR", 55))
+
+OTHERS = {**LANGUAGES, **VECTORS}
+"""Functions that answer in another form than OpenAI's, by the end of a path."""
 
 _PLANE = re.compile(r"N[0-9][0-9A-Z]{0,4}")
 
@@ -223,9 +227,10 @@ def serve(
 
     The address `url` ends in `/v1`. Below it are `/embeddings`, `/chat/completions`, `/responses` and
     `/models` as in OpenAI's protocol, `/messages` as in Anthropic's and `/models/{model}:generateContent` as
-    in Gemini's, which refuse what these refuse, `/planes/{tailnum}` (GET, JSON; 404 unless it is a tail
-    number such as N14228), `/planes/{tailnum}/owner` (text in ISO-8859-1), `/planes` (POST of one or more
-    tail numbers), and `/statistics`.
+    in Gemini's, and `/rerank` as in vLLM's, which refuse what these refuse, `/planes/{tailnum}` (GET, JSON;
+    404 unless it is a tail number such as N14228), `/planes/{tailnum}/owner` (text in ISO-8859-1), `/planes`
+    (POST of one or more tail numbers), and `/statistics`. Beside it are `/cohere/v2`, `/voyage/v1` and
+    `/jina/v1` with their embeddings and `/rerank`, `/tei/rerank`, and `/api/embed` of Ollama's.
     """
     check_int("port", port, 0, 65_535)
     check_positive_int("dimensions", dimensions)
@@ -429,16 +434,16 @@ def _answer(
     if method == "POST":
         if not isinstance(body, dict):
             raise Refused(HTTPStatus.BAD_REQUEST, "the body must be a JSON object")
-        if at.endswith("/embeddings"):
-            return "application/json", _embeddings(service, body)
-        if at.endswith("/chat/completions"):
-            return "application/json", _chat(service, body)
-        spoken = next((answer for end, answer in LANGUAGES.items() if at.endswith(end)), None)
+        spoken = next((answer for end, answer in OTHERS.items() if unquote(path).endswith(end)), None)
         if spoken is not None:
             model = at.removeprefix("/models/").partition(":")[0]
             answered = spoken(body, headers, model)
             service.books.answered([answered.asked], answered.tokens)
             return "application/json", _json(answered.body)
+        if at.endswith("/embeddings"):
+            return "application/json", _embeddings(service, body)
+        if at.endswith("/chat/completions"):
+            return "application/json", _chat(service, body)
         if at == "/planes":
             asked = body.get("tailnum")
             names = asked if isinstance(asked, list) else [asked]

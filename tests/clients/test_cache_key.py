@@ -60,6 +60,11 @@ def answer(request: RawRequest) -> bytes:
     if request.path.endswith("/messages"):
         block = {"type": "text", "text": json.dumps({"mood": "good", "score": 1, "why": None})}
         return raw_answer(json.dumps({"content": [block], "stop_reason": "end_turn"}).encode())
+    if "batchEmbed" in request.path:
+        texts = [each["content"]["parts"][0]["text"] for each in asked["requests"]]
+        return raw_answer(
+            json.dumps({"embeddings": [{"values": [1.0, float(len(each))]} for each in texts]}).encode()
+        )
     if "embed" in request.path:
         texts = asked.get("input", asked.get("inputs"))
         vectors = [[float(len(text)), 1.0, 2.0][: asked.get("dimensions", 3)] for text in texts]
@@ -154,6 +159,11 @@ EMBEDDINGS = [
     Case("tokenizer", {"tokenizer": "tokenizers"}, CUT),
     Case("tokenizer", {"tokenizer": "tiktoken"}),
     Case("tokenizer", {"tokenizer": "tiktoken"}, {"api": "tei", "long_texts": "truncate"}),
+    Case("api", {"api": "jina"}),
+    Case("api", {"api": "gemini"}),
+    Case("input_type", {"input_type": "query"}, {"api": "jina"}),
+    Case("prefix", {"prefix": "query: "}),
+    Case("prefix", {"prefix": "query: "}, {**CUT, "max_text_tokens": 18}),
     Case("body", {"body": {"input_type": "passage"}}),
     Case("body", {"body": {"a": 1, "b": 2}}, {"body": {"b": 2, "a": 1}}),
     Case("body", {"body": {"a": [{"b": 1, "c": 2}]}}, {"body": {"a": [{"c": 2, "b": 1}]}}),
@@ -253,9 +263,9 @@ DIRECT = Http(proxy="direct", backend="libcurl")
 def embeddings(port: int, **options: Any) -> Embeddings:
     if "tokenizer" in options:
         options["tokenizer"] = TOKENIZERS[options["tokenizer"]]()
-    return Embeddings(
-        **{"base_url": f"http://127.0.0.1:{port}/v1", "model": "small", "http": DIRECT, **options}
-    )
+    use = {name: options.pop(name) for name in ("input_type", "prefix") if name in options}
+    base = {"base_url": f"http://127.0.0.1:{port}/v1", "model": "small", "http": DIRECT}
+    return Embeddings(**{**base, **options}).with_input(**use)
 
 
 def chat(port: int, **options: Any) -> Chat:
@@ -354,7 +364,7 @@ def test_of_the_options_of_a_transport_those_are_in_the_key_that_change_what_is_
 def test_each_option_of_each_client_is_changed_in_turn() -> None:
     for kind, (_, cases) in zip((Embeddings, Chat, HttpLookup), CLIENTS.values(), strict=True):
         options = {each.name for each in dataclasses.fields(kind) if each.init}
-        assert {case.option for case in cases} | {"http"} == options
+        assert ({case.option for case in cases} | {"http"}) - {"input_type", "prefix"} == options
     assert {case.option for case in HTTP} == {each.name for each in dataclasses.fields(Http)}
 
 
