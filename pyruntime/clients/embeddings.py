@@ -539,7 +539,9 @@ class Embeddings(EmbeddingPresets, Client):
             # Fewer than those of the body; nearly all.
             nbytes = sum(map(len, texts))
             divides = sizes.divides(texts, nbytes, given)
-            if divides or (blocks and len(texts) > 1 and _may_be_one_text(given)):
+            # Refused for good, and perhaps for one of its texts.
+            is_for_one = is_permanent(given) and may_have_poison_row(given)
+            if divides or (blocks and len(texts) > 1 and is_for_one):
                 middle = (len(texts) + 1) // 2
                 requests.extendleft(((texts[middle:], url), (texts[:middle], url)))
                 continue
@@ -787,16 +789,11 @@ class Embeddings(EmbeddingPresets, Client):
         return addresses_of(self.base_url, self._request_urls(), scope)
 
     def _request_urls(self) -> list[str]:
-        if self.api == "azure":
-            return request_urls(self.base_url, azure_path(self.model, "/embeddings", self.api_version))
         path = self._language.path.replace("{model}", quote(self.model, safe="/"))
+        if self.api == "azure":
+            path = azure_path(self.model, "/embeddings", self.api_version)
         return request_urls(self.base_url, path)
 
 
 def _uncounted(text: str) -> float:
     return 0.0
-
-
-def _may_be_one_text(error: Exception) -> bool:
-    """Return True if a request was refused for good, and perhaps for one of its texts."""
-    return is_permanent(error) and may_have_poison_row(error)

@@ -118,9 +118,10 @@ def _run_named(
 def share_budget(options: Options, session: SparkSession | None, *, is_alone: bool = False) -> Options:
     """`options` with a coordinator for their budget, where one is needed and none was given. Any thread.
 
-    is_alone: the job is one task, which needs none. In local mode that is one on loopback, which ends with the process, and a gate of its own there; it shares
-    the budget alone, and the rate is still that of each task. Elsewhere
-    nothing is started that listens beyond loopback unasked: raises ValueError, which says to give one.
+    is_alone: the job is one task, which needs none. In local mode that is one on loopback, which ends with
+    the process, and a gate of its own there; it shares the budget, and the rate is still that of each task.
+    Elsewhere nothing is started that listens beyond loopback unasked: raises ValueError, which says to give
+    one.
     """
     if options.budget.max_seconds is not None:
         # Tasks begin at different times; the job has one end.
