@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from pillarbox.providers import FILE_JOB, provided
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0 for good, 1 for what was found, 2 for an error.
@@ -27,9 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return doctor(rest)
     if words.command in ("ask", "embed"):
-        from pillarbox.file_jobs import main as file_job
-
-        return file_job(words.command, rest)
+        status: int = provided(FILE_JOB, f"pillarbox {words.command}")(words.command, rest)
+        return status
     if words.command == "pack":
         from pillarbox.pack import main as pack
 

@@ -138,7 +138,7 @@ def _client(kind: Any, presets: Sequence[str], spec: str, options: dict[str, Any
 def _column_of(command: str, words: argparse.Namespace) -> Callable[..., Any]:
     """The function that adds the columns to a table or a DataFrame."""
     from pillarbox.clients import Chat, Embeddings, Secret
-    from pillarbox.spark import ask, embed_text
+    from pillarbox.spark.client_columns import ask, embed_text
 
     keep = "*" if words.keep is None else words.keep
     known: dict[str, Any] = {"prices": words.prices}
@@ -235,7 +235,7 @@ def _writer(stack: contextlib.ExitStack, file: BinaryIO, kind: str) -> Callable[
 
 
 def _run(command: str, words: argparse.Namespace) -> Counts:
-    from pillarbox.spark import Progress
+    from pillarbox.spark.progress import Progress
 
     if words.input.resolve() == words.output.resolve():
         raise ValueError(f"{words.output}: is the input; give the result another name")
@@ -269,7 +269,7 @@ def _run_in_spark(command: str, words: argparse.Namespace) -> Counts:
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
-    from pillarbox.spark import Progress
+    from pillarbox.spark.progress import Progress
 
     add = _column_of(command, words)
     spark = SparkSession.builder.appName(f"pillarbox {command}").getOrCreate()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pillarbox.api import async_map
-from pillarbox.spark import ask, embed_text, lookup
+from pillarbox.spark.client_columns import ask, embed_text, lookup
 
 __all__ = ["add_methods", "ask", "async_map", "embed_text", "lookup"]
 

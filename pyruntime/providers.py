@@ -50,6 +50,8 @@ PLANNED_JOB = "pillarbox.ledger.objects.holding:planned_job"
 """Functions for jobs that hold their run, as `pillarbox.ledger.runs` calls them."""
 LOCAL_FRAME = "pillarbox.spark.local_frame:local_frame"
 """A function that makes what stands for a table without Spark in place of a DataFrame."""
+FILE_JOB = "pillarbox.file_jobs:main"
+"""A function that runs a command over a file, by its name and words."""
 LOCAL_COORDINATOR = "pillarbox.aio.limits.coordinator:local_coordinator"
 """A function without arguments: the `SharedLimits` of this process for the tasks on this machine."""
 

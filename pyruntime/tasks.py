@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from pillarbox.clients.chat import Chat
+from pillarbox.clients import Chat
 from pillarbox.spark.client_columns import ask
 from pillarbox.validate import check_positive_int, check_text
 

@@ -30,13 +30,13 @@ ROOT = Path(__file__).resolve().parents[2]
 # Other people's packages that only some of ours may import.
 RESERVED: dict[str, set[str]] = {
     "pyspark": {
-        *(FACE, "spark", "api", "clients", "cluster", "dead_letters", "estimates", "observe", "sources"),
-        "streams",
+        *(FACE, "spark", "api", "clients", "cluster", "dead_letters", "estimates", "frames", "observe"),
+        *("sources", "streams"),
     },
     # The doctor looks at a ledger's place, as a process of its own.
     "pyarrow": {
-        *("spark", "ledger", "clients", "cluster", "estimates", "job", "legacy", "objects", "sources"),
-        *("dead_letters", "streams", "tools", "upkeep"),
+        *("spark", "ledger", "clients", "cluster", "estimates", "frames", "job", "legacy", "objects"),
+        *("dead_letters", "sources", "streams", "tools", "upkeep"),
     },
     "pandas": {"spark", "streams"},
     "asyncio": {
@@ -64,11 +64,13 @@ LOOKUPS = {
         "pillarbox.aio.gen_ai:GenAiMeter",
         "pillarbox.aio.limits.coordinator:local_coordinator",
         "pillarbox.aio.operator_snapshots:OperatorSnapshots",
+        "pillarbox.file_jobs:main",
         "pillarbox.ledger.objects.holding:own_job",
         "pillarbox.ledger.objects.holding:planned_job",
         "pillarbox.ledger.objects.object_folder:ObjectFolder",
         "pillarbox.ledger.upkeep:begin_execution",
         "pillarbox.spark.dead_letters:dead_letter_of",
+        "pillarbox.spark.local_frame:local_frame",
         "pillarbox.task.timers:ProcessingTimeService",
     )
 }
