@@ -24,7 +24,9 @@ TEXT, VECTOR = "text", "vector"
 class FrameMethods:
     """Methods of a frame, `frame.pillarbox`: the functions of this module, whose first argument is the frame.
 
-    >>> import pandas, pillarbox.frames
+    >>> import pandas
+    >>> from pillarbox.frames import add_methods
+    >>> add_methods()
     >>> async def call(row):
     ...     return row.text.upper()
     >>> frame = pandas.DataFrame({"text": ["a", "b"]})
@@ -57,8 +59,10 @@ class FrameMethods:
 class ColumnMethods:
     """Methods of a column of texts, `column.pillarbox`.
 
-    >>> import pandas, pillarbox.frames
+    >>> import pandas
     >>> from pillarbox.clients import Embeddings
+    >>> from pillarbox.frames import add_methods
+    >>> add_methods()
     >>> from pillarbox.testing import serve
     >>> with serve(dimensions=4) as service:
     ...     vectors = pandas.Series(["a letter"]).pillarbox.embed(Embeddings(service.url, "any-model"))
@@ -79,6 +83,12 @@ def add_methods() -> None:
     """Give the frames and columns of pandas and Polars the methods of this module, where these are imported.
 
     Done by the import of this module; again for a library that is imported behind it. Any thread.
+
+        >>> import polars
+        >>> from pillarbox.frames import add_methods
+        >>> add_methods()
+        >>> hasattr(polars.DataFrame, "pillarbox")
+        True
     """
     if (pandas := sys.modules.get("pandas")) is not None and not hasattr(pandas.DataFrame, NAME):
         pandas.api.extensions.register_dataframe_accessor(NAME)(FrameMethods)
