@@ -355,7 +355,9 @@ ABOVE = {
     "the fetchers": in_folder(
         "sources", "fetching", "fetch_ends", "fetch_looking", "fetch_orders", "fetch_resumed"
     ),
-    "the coordinator": in_folder("limits", "coordinator", "coordinator_restart", "coordinator_writes"),
+    "the coordinator": in_folder(
+        "limits", "coordinator", "coordinator_restart", "coordinator_writes", "told_limits"
+    ),
     "the slots that tasks share": in_folder("limits", "slots", "found_slots", "slots_killed"),
     "the findings of tasks": in_folder("limits", "endpoint_facts", "facts_of_processes"),
     "limits that are learned": (

@@ -7,7 +7,7 @@ from typing import Any
 
 from pillarbox.aio.endpoint_pool import EndpointPool
 from pillarbox.aio.endpoints import Endpoint
-from pillarbox.aio.limits.learned import LearnedLimits
+from pillarbox.aio.limits.learned import NamedLimits
 
 
 class EndpointCounts:
@@ -42,13 +42,14 @@ class EndpointCounts:
             if is_error:
                 self._errors[name] = self._errors.get(name, 0) + 1
 
-    def tables(self, alone: LearnedLimits | None = None) -> dict[str, Any]:
+    def tables(self, alone: NamedLimits | None = None) -> dict[str, Any]:
         """The fields of `Totals` about endpoints, and about limits. alone: those of a service with one."""
         with self._lock:
-            learned = [(each.name, each.limits.learned) for pool in self._pools for each in pool.all]
+            learned: list[tuple[str, NamedLimits | None]] = [("", alone)]
+            learned += [(each.name, each.limits.learned) for pool in self._pools for each in pool.all]
             limits = {
                 f"{name} {kind}": amounts
-                for name, known in [("", alone), *learned]
+                for name, known in learned
                 if known is not None
                 for kind, amounts in known.named().items()
             }

@@ -46,7 +46,7 @@ RATE_WINDOW_S = 10.0
 """Seconds over which the rate of late is taken."""
 
 MAX_ENDPOINTS = 10
-"""Endpoints that a display shows: a terminal has few lines."""
+"""Endpoints that a display shows, and limits: a terminal has few lines."""
 
 COLOURS = {"errors": "#c0392b", "retries": "#b7791f"}
 """Colours of what went wrong, in terminals and notebooks, light and dark."""
@@ -79,7 +79,8 @@ class Progress(Watch):
     bar: True for a live bar (needs `rich` outside of a notebook), False for lines of text; None for a bar in
         a notebook, and if the output is a terminal and `rich` is installed.
     endpoints: show also the state, requests, faults and mean time of each endpoint, where a service has
-        several; the ten with most requests.
+        several; the ten with most requests. And what is left of the limits that the service, or each
+        endpoint, has named.
     file: where it is shown; by default the notebook, or standard error.
     host: the address at which the driver receives the totals of tasks. The default is this machine alone;
         "0.0.0.0" is for tasks on other machines. A client must prove that it knows the secret, which is sent
@@ -234,7 +235,7 @@ def recent_rate(points: Sequence[Point], window: float = RATE_WINDOW_S) -> float
 class Display:
     """The base of displays: shows totals to a person. One thread at a time.
 
-    endpoints: whether each endpoint is shown.
+    endpoints: whether each endpoint and limit is shown.
     """
 
     def __init__(self, label: str, total: int | None, endpoints: bool = False) -> None:
@@ -283,7 +284,10 @@ class Display:
         ]
 
     def endpoints(self, totals: Totals) -> list[str]:
-        """The words about each endpoint, of those with most requests; none unless they are wanted."""
+        """The words about each endpoint, of those with most requests, and about each limit.
+
+        None unless they are wanted.
+        """
         if not self._endpoints:
             return []
         calls, found = totals.endpoint_calls, []
@@ -293,7 +297,12 @@ class Display:
             bad = self.coloured(f"{faults:,} faults", COLOURS["errors"]) if faults else "0 faults"
             state = "rests" if totals.endpoint_resting.get(name) else "takes calls"
             found.append(f"{self.plain(name)} {state}: {count:,} requests, {bad}{mean}")
-        return found[:MAX_ENDPOINTS]
+        limits = []
+        for key, limit in sorted(totals.limits_named.items()):
+            left = totals.limits_left.get(key)
+            of = "unknown" if left is None else number(round(left))
+            limits.append(f"{self.plain(key.strip())}: {of} left of {number(limit)}")
+        return [*found[:MAX_ENDPOINTS], *limits[:MAX_ENDPOINTS]]
 
     def coloured(self, text: str, colour: str) -> str:
         """The text in this colour, where there are colours."""

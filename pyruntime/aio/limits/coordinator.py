@@ -39,6 +39,7 @@ from pillarbox.aio.limits.messages import (
     TO_TASK,
     CoolDown,
     Exhausted,
+    Learned,
     Leave,
     Left,
     Named,
@@ -65,6 +66,8 @@ log = logging.getLogger("pillarbox")
 STATE_VERSION = 1
 DEFAULT_PATIENCE_S = 60.0
 MIN_SECRET_CHARACTERS = 32
+TELL_INTERVAL_S = 1.0
+"""Seconds between two words to all tasks about the limits that were learned, at least."""
 
 
 # -- the state file -----------------------------------------------------------------------------
@@ -145,6 +148,10 @@ class Account:
     connections: dict[str, Connection] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
     told_exhausted: bool = False
+    told_limits: Learned | None = None
+    """The limits that all tasks were told last; None where one of them was not."""
+    tells_limits: asyncio.TimerHandle | None = None
+    """The timer until they are looked at again; None where none is known."""
 
     @property
     def is_kept(self) -> bool:
@@ -199,8 +206,9 @@ class LimitService(Service):
         """See `Service`. Nothing is granted, answered or written any more."""
         self._is_stopping = True
         for account in self._accounts.values():
-            if account.timer is not None:
-                account.timer.cancel()
+            for timer in (account.timer, account.tells_limits):
+                if timer is not None:
+                    timer.cancel()
         if self._writing is not None:
             await end(self._writing)
         try:
@@ -260,6 +268,9 @@ class LimitService(Service):
                     self._send(other, CoolDown(seconds))
         elif isinstance(message, Named):
             allocator.learn(message.limits, message.age)
+            # spec: ToldLimits!Learn
+            if account.tells_limits is None:
+                self._tell_limits(account)
         elif isinstance(message, Used):
             allocator.use(message)
         elif isinstance(message, Leave):
@@ -308,6 +319,7 @@ class LimitService(Service):
             self._send(connection, CoolDown(cooling))
         if account.told_exhausted:
             self._send(connection, Exhausted(str(allocator.exhausted)))
+        self._register_for_limits(account, connection)
         self._pump(account)
         return account
 
@@ -341,6 +353,37 @@ class LimitService(Service):
         wait = min(max(wait, 0.001), next_end)
         if wait < math.inf:
             account.timer = asyncio.get_running_loop().call_later(wait, self._pump, account)
+
+    # -- limits that were learned, for the statistics of tasks -----------------------------------
+
+    # They are told to all tasks, which each have them in their totals as those of the job: so the totals of a
+    # job have them wherever they are added up, and whether the coordinator is of this process or not.
+    def _register_for_limits(self, account: Account, connection: Connection) -> None:
+        # spec: ToldLimits!Register
+        account.told_limits = None
+        known = account.allocator.known_limits()
+        if known.limits:
+            self._send(connection, known)
+            self._look_later(account)
+
+    def _tell_limits(self, account: Account) -> None:
+        """Tell all tasks the limits as they are now, unless they know; look again while one is known."""
+        # spec: ToldLimits!Tell
+        account.tells_limits = None
+        if self._is_stopping or not account.connections:
+            return
+        known = account.allocator.known_limits()
+        if known != account.told_limits:
+            account.told_limits = known
+            for connection in account.connections.values():
+                self._send(connection, known)
+        if known.limits:
+            self._look_later(account)
+
+    def _look_later(self, account: Account) -> None:
+        if account.tells_limits is None:
+            loop = asyncio.get_running_loop()
+            account.tells_limits = loop.call_later(TELL_INTERVAL_S, self._tell_limits, account)
 
     # -- messages that wait until they are written down -----------------------------------------
 

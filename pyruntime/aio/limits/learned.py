@@ -29,6 +29,7 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
 from pillarbox.aio.limits.headers import FINE_S, LimitKind, LimitReading
 
@@ -303,6 +304,13 @@ class Quota:
         self.share = max(LEAST_SHARE, self.share + 0.5 * (measured - self.share))
 
 
+class NamedLimits(Protocol):
+    """The limits that a service has named, as far as is known. Any thread."""
+
+    def named(self) -> dict[LimitKind, tuple[float, float]]:
+        """Each kind of limit with its amount and what is left of it; without those that are not known."""
+
+
 class LearnedLimits:
     """The limits of one service, as its answers have said them so far; none at first.
 
@@ -443,16 +451,17 @@ class LearnedLimits:
                 return quota.limit * UNSEEN_ESTIMATE
         return mean * units
 
-    def named(self) -> dict[LimitKind, tuple[float, float]]:
-        """Each kind of limit with its amount and what is left of it; of several of a kind the scarcest.
+    def named(self, now: float | None = None) -> dict[LimitKind, tuple[float, float]]:
+        """See `NamedLimits`; of several of a kind the scarcest.
 
-        Any thread, as an estimate.
+        now: None in another thread, for an estimate.
         """
         found: dict[LimitKind, tuple[float, float]] = {}
         for quota in [*self._quotas.values()]:
+            left = quota.left if now is None else max(0.0, quota.level(now))
             known = found.get(quota.kind)
-            if not quota.is_unsteady and (known is None or quota.left < known[1]):
-                found[quota.kind] = quota.limit, quota.left
+            if not quota.is_unsteady and (known is None or left < known[1]):
+                found[quota.kind] = quota.limit, left
         return found
 
     def gone_for(self, now: float) -> float:

@@ -20,12 +20,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from pillarbox.aio.limits.headers import LimitReading
+from pillarbox.aio.limits.learned import NamedLimits
 from pillarbox.aio.limits.messages import (
     TO_COORDINATOR,
     TO_TASK,
     CoolDown,
     Exhausted,
     Granted,
+    Learned,
     Leave,
     Left,
     Named,
@@ -265,10 +267,13 @@ class Statements:
 class Lessons:
     """The words of the service about its limits, for the coordinator: the last ones, some times a second.
 
-    say: sends a message. clock: seconds, which never go back.
+    And what the coordinator has learned by those of all tasks. say: sends a message. clock: seconds, which
+    never go back.
     """
 
     def __init__(self, say: Callable[[object], bool], clock: Callable[[], float]) -> None:
+        self.learned: Learned | None = None
+        """The limits of the job, as the coordinator has last said them; None for none. Any thread."""
         self._say = say
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -292,6 +297,11 @@ class Lessons:
         calls, *sums = self._used
         self._used = Used(calls + 1, *map(sum, zip(sums, (units, *usage, age), strict=True)))
         self._say_soon()
+
+    def forget(self) -> None:
+        """The coordinator is lost: another one may know nothing of these limits."""
+        # spec: ToldLimits!Cut
+        self.learned = None
 
     def close(self) -> None:
         """Say nothing more."""
@@ -336,14 +346,16 @@ class CoordinatorLink:
         opening: Callable[[], Open],
         opened: Callable[[], None],
         receive: Callable[[object], None],
+        lost: Callable[[], None],
         held_back_at: Callable[[], float | None],
         fail: Callable[[CoordinatorError], None],
     ) -> None:
         """Connect, and connect again.
 
-        opening: makes the first message of a connection. opened: is called when it is accepted, and `receive`
-        with each message that comes. held_back_at: gives the time since which a call waits, None for none.
-        fail: is called once if the coordinator is lost for good.
+        opening: makes the first message of a connection. opened: is called when it is accepted, `receive`
+        with each message that comes, and `lost` when it ends without a farewell. held_back_at: gives the
+        time since which a call waits, None for none. fail: is called once if the coordinator is lost for
+        good.
         """
 
         async def talk(connection: Connection) -> None:
@@ -352,6 +364,9 @@ class CoordinatorLink:
                 # `Left` is the last word.
                 while not isinstance(message := TO_TASK.from_json(await connection.receive()), Left):
                     receive(message)
+            except BaseException:
+                lost()
+                raise
             finally:
                 self._lost_at = self._clock()
 
@@ -459,6 +474,7 @@ class LeasedLimiter:
             opening=self._statements.opening,
             opened=self._opened,
             receive=self._receive,
+            lost=self._lessons.forget,
             held_back_at=lambda: self._demand.held_back_at,
             fail=self._fail,
         )
@@ -527,6 +543,11 @@ class LeasedLimiter:
             self._own.use(units, usage, age)
         elif self.limits.learn:
             self._lessons.use(units, usage, age)
+
+    @property
+    def learned(self) -> NamedLimits | None:
+        """See `RateLimiter.learned`."""
+        return self._lessons.learned if self._own is None else self._own.learned
 
     def count_before(self, name: str, calls: int, cost: float) -> None:
         """See `RateLimiter.count_before`."""
@@ -609,6 +630,9 @@ class LeasedLimiter:
                 self._wake()
         elif isinstance(message, CoolDown):
             self._cooled(message.seconds)
+        elif isinstance(message, Learned):
+            # spec: ToldLimits!Hear
+            self._lessons.learned = message
         elif isinstance(message, Exhausted) and self.exhausted is None:
             self.exhausted = message.why
             self._wake()

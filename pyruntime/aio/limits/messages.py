@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pillarbox.aio.limits.headers import LimitReading
+from pillarbox.aio.limits.headers import LimitKind, LimitReading
 from pillarbox.aio.limits.rate import Limits
 from pillarbox.rpc.codec import Codec
-from pillarbox.validate import Amount, Count
+from pillarbox.validate import Amount, Count, Positive
 
 SERVICE = "limits"
 """The name under which a coordinator serves them."""
@@ -101,6 +101,24 @@ class Used(NamedTuple):
     age: Amount
 
 
+class KnownLimit(NamedTuple):
+    """A limit that the coordinator has learned, and what may begin of it now."""
+
+    kind: LimitKind
+    limit: Positive
+    left: Amount
+
+
+class Learned(NamedTuple):
+    """All that the coordinator has learned of limits, for the statistics of tasks."""
+
+    limits: tuple[KnownLimit, ...]
+
+    def named(self) -> dict[LimitKind, tuple[float, float]]:
+        """See `NamedLimits`."""
+        return {kind: (limit, left) for kind, limit, left in self.limits}
+
+
 class Leave(NamedTuple):
     """A task ends, and gives back calls and units that it has not used."""
 
@@ -114,4 +132,4 @@ class Left(NamedTuple):
 
 
 TO_COORDINATOR = Codec(Open, Update, CoolDown, Named, Used, Leave)
-TO_TASK = Codec(Opened, Granted, CoolDown, Exhausted, Left)
+TO_TASK = Codec(Opened, Granted, CoolDown, Exhausted, Learned, Left)

@@ -21,7 +21,7 @@ from typing import Any
 
 from pillarbox.aio.limits.headers import LimitReading
 from pillarbox.aio.limits.learned import LearnedLimits
-from pillarbox.aio.limits.messages import Granted, UsageReport, Used
+from pillarbox.aio.limits.messages import Granted, KnownLimit, Learned, UsageReport, Used
 from pillarbox.aio.limits.rate import Limits, TokenBucket
 from pillarbox.rpc.codec import Codec
 
@@ -161,6 +161,11 @@ class QuotaAllocator:
             units = used.units if self._weights is not None else float(used.calls)
             tokens = used.input_tokens, used.output_tokens, used.tokens
             self._learned.use(units, tokens, now - used.age, now, used.calls)
+
+    def known_limits(self) -> Learned:
+        """Return the limits that the service has named, and what may begin of them now."""
+        named = {} if self._learned is None else self._learned.named(self._clock())
+        return Learned(tuple([KnownLimit(kind, *amounts) for kind, amounts in named.items()]))
 
     def _give_back(self, client: Client, calls: int) -> None:
         """Note that so many calls that were granted to a client do not begin, as far as is known."""

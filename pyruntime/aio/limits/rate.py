@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.endpoint_facts import SharedFacts
 from pillarbox.aio.limits.headers import LimitReading
-from pillarbox.aio.limits.learned import LearnedLimits
+from pillarbox.aio.limits.learned import LearnedLimits, NamedLimits
 from pillarbox.aio.limits.shared import SharedSlots
 from pillarbox.aio.totals import clock_time
 from pillarbox.kernel import PillarboxError
@@ -244,6 +244,10 @@ class RateLimiter(Protocol):
     @property
     def exhausted(self) -> str | None:
         """The limit that lets no call through any more, such as "max_calls=100"; None while some may."""
+
+    @property
+    def learned(self) -> NamedLimits | None:
+        """The limits that the service has named, of this task or of the job; None for none. Any thread."""
 
     def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
         """Begin; `wake` is called on the loop's thread when `admit` is worth another call."""

@@ -174,13 +174,16 @@ def _endpoints(totals: Totals) -> list[tuple[str, int, int, float, int]]:
     return sorted(found, key=lambda each: (-each[1], each[0]))[:MAX_ENDPOINTS]
 
 
-def _limits(totals: Totals) -> list[tuple[str, str, float, float]]:
-    """Each limit that the service has named: endpoint, what it counts, its amount, what is left of it."""
+def _limits(totals: Totals) -> list[tuple[str, str, float, float | None]]:
+    """Each limit that the service has named: endpoint, what it counts, its amount, and what is left of it.
+
+    None where that is not known.
+    """
     found = []
-    for key, limit in totals.limits_named.items():
+    for key, limit in sorted(totals.limits_named.items()):
         name, _, kind = key.rpartition(" ")
-        found.append((name, kind, limit, totals.limits_left.get(key, 0.0)))
-    return sorted(found)[:MAX_ENDPOINTS]
+        found.append((name, kind, limit, totals.limits_left.get(key)))
+    return found[:MAX_ENDPOINTS]
 
 
 def _tasks(tasks: Sequence[TaskTotals]) -> dict[str, Any]:

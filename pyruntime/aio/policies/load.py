@@ -15,10 +15,9 @@ from pillarbox.aio.calls import Call
 from pillarbox.aio.concurrency import Adaptive, CapacityFinder
 from pillarbox.aio.errors import CallFailed, ServiceResting
 from pillarbox.aio.limits.headers import LimitReading
-from pillarbox.aio.limits.learned import LearnedLimits
+from pillarbox.aio.limits.learned import NamedLimits
 from pillarbox.aio.limits.rate import (
     LimiterStatistics,
-    LocalLimiter,
     RateLimiter,
     SlidingCounts,
     learning_limiter,
@@ -346,9 +345,9 @@ class LoadPolicy(CallPolicy):
         return LimiterStatistics(breaker.granted, breaker.granted, cool_downs=breaker.cool_downs)
 
     @property
-    def learned(self) -> LearnedLimits | None:
-        """The limits that the service has named to this task; None for none. Any thread."""
-        return self.limiter.learned if isinstance(self.limiter, LocalLimiter) else None
+    def learned(self) -> NamedLimits | None:
+        """The limits that the service has named to this task, or to its job; None for none. Any thread."""
+        return None if self.limiter is None else self.limiter.learned
 
     def spent(self) -> tuple[int, float]:
         """Calls and cost of this life and those before."""

@@ -81,7 +81,7 @@ def test_tasks_that_share_limits_use_most_of_what_a_service_takes(
 class Grants(SharedLimits):
     """Stands for limits that tasks share, and that grant nothing before `at`."""
 
-    exhausted = None
+    exhausted = learned = None
 
     def __init__(self, at: float) -> None:
         self.at = at

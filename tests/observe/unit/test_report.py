@@ -305,7 +305,7 @@ def test_the_limits_are_a_table(tmp_path: Path) -> None:
     assert rows == [
         ["all", "requests", "30", "30"],
         ["one:80", "requests", "60", "7"],
-        ["one:80", "tokens", "90,000", "0"],
+        ["one:80", "tokens", "90,000", "unknown"],
     ]
     assert "Limits of the service" not in report(Totals(), tmp_path / "report.html").read_text()
 

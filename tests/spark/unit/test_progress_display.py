@@ -132,6 +132,27 @@ def test_a_bar_shows_each_endpoint_on_demand(monkeypatch: pytest.MonkeyPatch) ->
     assert "one:80" not in without.getvalue()
 
 
+@pytest.mark.contract(
+    "Where endpoints are shown, so is what is left of each limit that is known, as far as it is known."
+)
+def test_a_bar_shows_what_is_left_of_limits_where_endpoints_are_shown() -> None:
+    totals = Totals(
+        limits_named={" requests": 60, " tokens": 150_000, "one:80 tokens": 900},
+        limits_left={" requests": 7.4, "one:80 tokens": 0},
+    )
+    lines = io.StringIO()
+    open_display("rows", None, False, lines, True).close(totals, series(0))
+    shown = lines.getvalue().strip().split("; ")[1:]
+    assert shown == [
+        "requests: 7 left of 60",
+        "tokens: unknown left of 150,000",
+        "one:80 tokens: 0 left of 900",
+    ]
+    without = io.StringIO()
+    open_display("rows", None, False, without).close(totals, series(0))
+    assert "left of" not in without.getvalue()
+
+
 def test_the_rate_is_that_of_late_and_never_negative() -> None:
     assert recent_rate([]) == recent_rate(series(5)) == 0.0
     assert recent_rate(series(0, 1000, *range(1000, 1100, 5)), window=10.0) == 5.0
