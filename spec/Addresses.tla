@@ -34,6 +34,7 @@ VARIABLES
     probing,    \* of each address: whether a request probes
     call,       \* of each call: where it is, see TypeOK
     paused,     \* of each operator: whether it holds back all calls
+    woken,      \* the operators that hold back all calls and have a reason to look again
     closed,     \* the operators that have ended early
     left,       \* of each address: what is left of its quota
     known,      \* of each address: the same, as the process knows it
@@ -43,9 +44,10 @@ VARIABLES
     changes, cancels, facts
 
 quotas == <<left, known, gone, told, stopped>>
-vars == <<well, open, rested, probing, call, paused, closed, left, known, gone, told, stopped, changes, cancels,
+vars == <<well, open, rested, probing, call, paused, woken, closed, left, known, gone, told, stopped, changes, cancels,
           facts>>
 breaker == <<open, rested, probing>>
+gate == <<paused, woken>>
 
 Op(c) == 1 + (c % Ops)
 
@@ -54,7 +56,7 @@ Op(c) == 1 + (c % Ops)
 TypeOK ==
     /\ well \in [Addrs -> BOOLEAN] /\ open \in [Addrs -> BOOLEAN] /\ rested \in [Addrs -> BOOLEAN]
     /\ probing \in [Addrs -> BOOLEAN] /\ paused \in [1..Ops -> BOOLEAN]
-    /\ closed \subseteq 1..Ops
+    /\ closed \subseteq 1..Ops /\ woken \subseteq {o \in 1..Ops : paused[o]}
     /\ left \in [Addrs -> 0..Quota] /\ known \in [Addrs -> 0..Quota]
     /\ gone \subseteq Addrs /\ told \subseteq gone /\ stopped \in BOOLEAN
     /\ call \in [Calls -> [at : {"new", "out", "held", "done", "lost"}, addr : Addrs, fresh : BOOLEAN,
@@ -64,7 +66,7 @@ New == [at |-> "new", addr |-> CHOOSE a \in Addrs : TRUE, fresh |-> FALSE, sound
 
 Init ==
     /\ well = [a \in Addrs |-> TRUE] /\ open = [a \in Addrs |-> FALSE] /\ rested = open /\ probing = open
-    /\ call = [c \in Calls |-> New] /\ paused = [o \in 1..Ops |-> FALSE] /\ closed = {} /\ changes = 0 /\ cancels = 0
+    /\ call = [c \in Calls |-> New] /\ paused = [o \in 1..Ops |-> FALSE] /\ woken = {} /\ closed = {} /\ changes = 0 /\ cancels = 0
     /\ facts = 0
     /\ left = [a \in Addrs |-> Quota] /\ known = left /\ gone = {} /\ told = {} /\ stopped = FALSE
 
@@ -93,6 +95,10 @@ MayProbe(c, a) ==
 Aged(a, calls) == [c \in Calls |-> IF calls[c].at = "out" /\ calls[c].addr = a
                                    THEN [calls[c] EXCEPT !.fresh = FALSE] ELSE calls[c]]
 
+(* An operator that holds back all calls looks again at the end of the first rest, at the time at which the first     *)
+(* quota comes back, and where an address has become well, whoever has found that.                                  *)
+Wake == woken' = {o \in 1..Ops : paused[o]}
+
 (* What it will use of the quota is reserved. Where the quota is used up although that was not known, since others   *)
 (* use it too, the request is refused.                                                                             *)
 Takes(a) == well[a] /\ (Quota = 0 \/ left[a] > 0)
@@ -104,7 +110,7 @@ Send(c, a) ==
     /\ probing' = [probing EXCEPT ![a] = open[a]]
     /\ left' = IF Takes(a) THEN Less(left, a) ELSE left
     /\ known' = Less(known, a)
-    /\ UNCHANGED <<well, open, rested, paused, closed, gone, told, stopped, changes, cancels, facts>>
+    /\ UNCHANGED <<well, open, rested, gate, closed, gone, told, stopped, changes, cancels, facts>>
 
 (* What an end of a request frees: the place of the probe, if it was that.                                         *)
 Freed(c) == LET a == call[c].addr IN IF call[c].fresh THEN [probing EXCEPT ![a] = FALSE] ELSE probing
@@ -119,8 +125,9 @@ Answer(c) ==
                 /\ rested' = [rested EXCEPT ![a] = FALSE]
                 /\ probing' = [probing EXCEPT ![a] = FALSE]
                 /\ call' = Aged(a, after)
+                /\ Wake
            ELSE /\ probing' = Freed(c) /\ call' = after
-                /\ UNCHANGED <<open, rested>>
+                /\ UNCHANGED <<open, rested, woken>>
         /\ UNCHANGED <<well, paused, closed, quotas, changes, cancels, facts>>
 
 Refuse(c) ==
@@ -135,7 +142,7 @@ Refuse(c) ==
                 /\ call' = Aged(a, after)
            ELSE /\ call' = after
                 /\ UNCHANGED breaker
-        /\ UNCHANGED <<well, paused, closed, quotas, changes, cancels, facts>>
+        /\ UNCHANGED <<well, gate, closed, quotas, changes, cancels, facts>>
 
 (* It is refused for the quota, which is used up: the address is not ill, and does not rest. Its answer names what   *)
 (* is left, and whether it comes back: if not, the address is out until a person acts. Where that is so of all, the   *)
@@ -150,27 +157,28 @@ RefuseForQuota(c) ==
         /\ stopped' = (stopped \/ all)
         /\ call' = [call EXCEPT ![c] = [@ EXCEPT !.at = "new", !.tried = @ \cup {a}, !.fresh = FALSE, !.sound = FALSE]]
         /\ probing' = Freed(c)
-        /\ UNCHANGED <<well, open, rested, paused, closed, left, gone, changes, cancels, facts>>
+        /\ UNCHANGED <<well, open, rested, gate, closed, left, gone, changes, cancels, facts>>
 
 (* Others use the quota as well: this process learns of it by its own answers.                                      *)
 UsedByOthers(a) ==
     /\ Quota > 0 /\ left[a] > 0 /\ changes < Changes
     /\ changes' = changes + 1
     /\ left' = [left EXCEPT ![a] = @ - 1]
-    /\ UNCHANGED <<well, breaker, call, paused, closed, known, gone, told, stopped, cancels, facts>>
+    /\ UNCHANGED <<well, breaker, call, gate, closed, known, gone, told, stopped, cancels, facts>>
 
 (* It comes back, at the time that was named.                                                                      *)
 QuotaBack(a) ==
     /\ Quota > 0 /\ a \notin gone /\ (left[a] < Quota \/ known[a] < Quota)
     /\ left' = [left EXCEPT ![a] = Quota]
     /\ known' = IF Mutant = "quota_stays_used_up" THEN known ELSE [known EXCEPT ![a] = Quota]
+    /\ Wake
     /\ UNCHANGED <<well, breaker, call, paused, closed, gone, told, stopped, changes, cancels, facts>>
 
 (* It is used up for good.                                                                                         *)
 QuotaGoes(a) ==
     /\ Quota > 0 /\ a \notin gone /\ Cardinality(gone) < Goes
     /\ gone' = gone \cup {a} /\ left' = [left EXCEPT ![a] = 0]
-    /\ UNCHANGED <<well, breaker, call, paused, closed, known, told, stopped, changes, cancels, facts>>
+    /\ UNCHANGED <<well, breaker, call, gate, closed, known, told, stopped, changes, cancels, facts>>
 
 (* Its call has no more time, or nobody wants it: the operator has its outcome.                                    *)
 Cancel(c) ==
@@ -178,7 +186,7 @@ Cancel(c) ==
     /\ cancels' = cancels + 1
     /\ call' = [call EXCEPT ![c] = [@ EXCEPT !.at = "done", !.fresh = FALSE]]
     /\ probing' = IF Mutant = "cancelled_probe_stays" THEN probing ELSE Freed(c)
-    /\ UNCHANGED <<well, open, rested, paused, closed, quotas, changes, facts>>
+    /\ UNCHANGED <<well, open, rested, gate, closed, quotas, changes, facts>>
 
 (* No address takes the request, and none has seen it: nothing was sent, which counts as no attempt.               *)
 Pause(c) ==
@@ -187,6 +195,8 @@ Pause(c) ==
     /\ IF Mutant = "held_for_one_quota" THEN \E a \in Addrs : ~HasRoom(a) ELSE
        IF Mutant = "pauses_for_one" THEN \E a \in Addrs : open[a] ELSE Left(c) = {}
     /\ paused' = [paused EXCEPT ![Op(c)] = TRUE]
+    (* While a request probes an address whose rest is over it looks again after a while.                           *)
+    /\ woken' = IF \E a \in Addrs : open[a] /\ rested[a] THEN woken \cup {Op(c)} ELSE woken
     /\ call' = [call EXCEPT ![c].at = "held"]
     /\ UNCHANGED <<well, breaker, closed, quotas, changes, cancels, facts>>
 
@@ -194,11 +204,11 @@ Pause(c) ==
 Fail(c) ==
     /\ call[c].at = "new" /\ ~paused[Op(c)] /\ Op(c) \notin closed /\ call[c].tried # {} /\ Left(c) = {}
     /\ call' = [call EXCEPT ![c] = IF Mutant = "refused_is_lost" THEN [@ EXCEPT !.at = "lost"] ELSE New]
-    /\ UNCHANGED <<well, breaker, paused, closed, quotas, changes, cancels, facts>>
+    /\ UNCHANGED <<well, breaker, gate, closed, quotas, changes, cancels, facts>>
 
 Resume(o) ==
-    /\ paused[o] /\ \E a \in Addrs : CanTakeBy(o, a)
-    /\ paused' = [paused EXCEPT ![o] = FALSE]
+    /\ o \in woken /\ \E a \in Addrs : CanTakeBy(o, a)
+    /\ paused' = [paused EXCEPT ![o] = FALSE] /\ woken' = woken \ {o}
     /\ call' = [c \in Calls |-> IF call[c].at = "held" /\ Op(c) = o THEN New ELSE call[c]]
     /\ UNCHANGED <<well, breaker, closed, quotas, changes, cancels, facts>>
 
@@ -206,7 +216,7 @@ Resume(o) ==
 Close(o) ==
     /\ o \notin closed /\ Cardinality(closed) < Closes
     /\ closed' = closed \cup {o}
-    /\ paused' = [paused EXCEPT ![o] = FALSE]
+    /\ paused' = [paused EXCEPT ![o] = FALSE] /\ woken' = woken \ {o}
     /\ call' = [c \in Calls |-> IF Op(c) = o THEN [call[c] EXCEPT !.at = "done", !.fresh = FALSE] ELSE call[c]]
     /\ probing' = [a \in Addrs |->
                       probing[a] /\ (\/ Mutant = "closed_probe_stays"
@@ -217,13 +227,14 @@ Close(o) ==
 RestEnds(a) ==
     /\ open[a] /\ ~rested[a]
     /\ rested' = [rested EXCEPT ![a] = TRUE]
+    /\ Wake
     /\ UNCHANGED <<well, open, probing, call, paused, closed, quotas, changes, cancels, facts>>
 
 Change(a) ==
     /\ changes < Changes
     /\ changes' = changes + 1
     /\ well' = [well EXCEPT ![a] = ~@]
-    /\ UNCHANGED <<breaker, call, paused, closed, quotas, cancels, facts>>
+    /\ UNCHANGED <<breaker, call, gate, closed, quotas, cancels, facts>>
 
 (* A task of another process has found the address ill, or has had an answer of its probe; or it probes now, and     *)
 (* its address rests a while longer for the others. A request that is out then says nothing of what it is now.       *)
@@ -233,6 +244,7 @@ Told(a, isOpen) ==
     /\ rested' = [rested EXCEPT ![a] = FALSE]
     /\ probing' = [probing EXCEPT ![a] = FALSE]
     /\ call' = IF Mutant = "told_keeps_period" THEN call ELSE Aged(a, call)
+    /\ IF isOpen \/ Mutant = "told_wakes_none" THEN UNCHANGED woken ELSE Wake
     /\ UNCHANGED <<well, paused, closed, quotas, changes, cancels>>
 ToldRest(a) == Told(a, TRUE)
 ToldWell(a) == open[a] /\ Told(a, FALSE)
@@ -240,7 +252,7 @@ ToldProbe(a) ==
     /\ facts < Facts /\ facts' = facts + 1
     /\ open[a] /\ rested[a] /\ (~probing[a] \/ Mutant = "told_while_it_probes")
     /\ rested' = [rested EXCEPT ![a] = FALSE]
-    /\ UNCHANGED <<well, open, probing, call, paused, closed, quotas, changes, cancels>>
+    /\ UNCHANGED <<well, open, probing, call, gate, closed, quotas, changes, cancels>>
 
 Next ==
     \/ \E c \in Calls : Answer(c) \/ Refuse(c) \/ RefuseForQuota(c) \/ Cancel(c) \/ Pause(c) \/ Fail(c)
@@ -272,6 +284,9 @@ NoneLost == \A c \in Calls : call[c].at # "lost" /\ (call[c].at = "held" => paus
 
 (* All calls are held back for the fault of all addresses only.                                                    *)
 PausedForAll == [][\A o \in 1..Ops : (paused'[o] /\ ~paused[o]) => \A a \in Addrs : ~CanTakeBy(o, a)]_vars
+
+(* An operator that holds back all calls is woken as soon as an address is known to be well, whoever has found it.  *)
+WokenForWell == \A o \in 1..Ops : (paused[o] /\ \E a \in Addrs : ~open[a] /\ HasRoom(a)) => o \in woken
 
 (* No request goes to an address whose quota is used up, as far as is known, or gone.                               *)
 PassesOver ==

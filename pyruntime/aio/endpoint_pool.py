@@ -120,6 +120,8 @@ class EndpointPool:
         self._is_vain = False
         # Of those who share the states with other tasks; and by them, the changes that are known.
         self._watchers: tuple[Callable[[int, bool], None], ...] = ()
+        # Of operators, which may wait for an endpoint that takes calls.
+        self._awaiting: tuple[Callable[[], None], ...] = ()
         self._known_changes: OrderedDict[object, dict[int, int]] = OrderedDict()
         self.has_limits = False
         """True once an endpoint has named a limit."""
@@ -201,6 +203,28 @@ class EndpointPool:
         # spec: Addresses!RefuseForQuota
         return max(0.0, min([each.limits.back_at for each in self.all]) - now)
 
+    # -- operators that wait ------------------------------------------------------------------------
+
+    def await_return(self, returned: Callable[[], None]) -> None:
+        """Have `returned` called when an endpoint takes calls again, whoever has found that.
+
+        On any thread.
+        """
+        with self._lock:
+            self._awaiting = (*self._awaiting, returned)
+
+    def await_no_return(self, returned: Callable[[], None]) -> None:
+        """Have it called no more."""
+        with self._lock:
+            self._awaiting = tuple([each for each in self._awaiting if each != returned])
+
+    def _returns(self, at: Endpoint, now: float) -> None:
+        """Log that an endpoint takes calls again, and wake who waits."""
+        # spec: Addresses!Wake
+        _tell_return(at, now)
+        for returned in self._awaiting:
+            returned()
+
     # -- for the tasks of other processes: see `EndpointStates` --------------------------------------
 
     @property
@@ -249,7 +273,7 @@ class EndpointPool:
         if finding.is_rest:
             self._tell_rest(at, now)
         elif was_open:
-            _tell_return(at, now)
+            self._returns(at, now)
 
     def told_probe(self, place: int, seconds: float) -> None:
         """See `EndpointStates`."""
@@ -428,7 +452,7 @@ class Journey:
         self._blamed.clear()
         if ended:
             pool._report(at)
-            _tell_return(at, now)
+            pool._returns(at, now)
         for each in began:
             pool._report(each)
             pool._tell_rest(each, now)

@@ -26,6 +26,7 @@ from pillarbox.aio.policies.hedge import HedgePolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.per_key import KeyPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
+from pillarbox.aio.policies.returns import ReturnPolicy
 from pillarbox.aio.policies.service_limits import ServiceLimitsPolicy
 from pillarbox.aio.policies.slots import SlotPolicy
 from pillarbox.aio.policies.time_budget import TimeBudgetPolicy
@@ -75,16 +76,24 @@ class OperatorPolicies:
         self.users = tuple(copies_of(options.policies))
         self.endpoint_counts = counts = EndpointCounts()
         self.facts = None if options.limits is None else options.limits.open_facts()
+        returns = ReturnPolicy(self.load)
+
+        def share(pool: EndpointPool) -> None:
+            returns.watch(pool)
+            self._share(pool)
+
         self.endpoint_services = EndpointServices(
-            self.load.waits_for_service, self._share, counts.count, limits.demand_of, limits.follow
+            self.load.waits_for_service, share, counts.count, limits.demand_of, limits.follow
         )
         given = options.endpoints
-        endpoints = None if given is None else EndpointPolicy(given, self.load, counts, limits, self._share)
+        endpoints = None if given is None else EndpointPolicy(given, self.load, counts, limits, share)
         self.hedge = (
             None if options.hedge is None else HedgePolicy(options.hedge, options.max_capacity, clock)
         )
         in_order = (
-            *(self.retry, self.fit, endpoints, RepeatPolicy(self.retry), limits, self.time, self.slots),
+            # Opened before those that find endpoints.
+            *(returns, self.retry, self.fit, endpoints, RepeatPolicy(self.retry), limits, self.time),
+            self.slots,
             *(self.load, self.hedge, self.by_key),
         )
         self.stack = stack = PolicyStack(

@@ -67,7 +67,7 @@ class CircuitBreaker:
         self._clock = clock
         self._backoff = backoff
         now = clock()
-        self._cool_until = -math.inf
+        self._cool_until = self._rests_until = -math.inf
         self._trips_in_a_row = 0
         self.cool_downs = self.granted = 0
         self._is_probing = False
@@ -177,7 +177,13 @@ class CircuitBreaker:
             return
         if now >= self._cool_until:
             self._trip(now)
-        self._cool_until = now + error.seconds
+        self._cool_until = self._rests_until = now + error.seconds
+
+    def end_rest(self) -> None:
+        """Hold no call back for the rest of addresses any more: one of them takes calls."""
+        # spec: Addresses!Resume
+        if self._cool_until == self._rests_until:
+            self._cool_until = min(self._cool_until, self._clock())
 
     def unreached(self, is_first: bool) -> None:
         """Note a call that ended without an answer: no connection, or one that broke.

@@ -274,6 +274,11 @@ class LoadPolicy(CallPolicy):
         if holds and limiter is not None:
             limiter.cool_down(asked)
 
+    def end_rest(self) -> None:
+        """Hold no call back for endpoints that rested: one of them takes calls."""
+        if self.breaker is not None:
+            self.breaker.end_rest()
+
     def _are_refused(self) -> bool:
         """Return True if many calls of the last second were refused, with this one."""
         now = self._services.loop.time()
@@ -315,6 +320,9 @@ class LoadPolicy(CallPolicy):
         since = self._services.loop.time() if first.refused_since is None else first.refused_since
         if breaker.is_given_up(since):
             return FINAL._replace(charge="refusal")
+        if isinstance(error, ServiceResting) and error.seconds > 0.0 and not error.is_of_quotas:
+            # With all others, until an endpoint takes calls: that may be earlier than is known now.
+            return Again(0.0, "refusal")
         # While all calls are held back, this row need not wait longer than they do.
         refusals = 1 if breaker.is_cooling else first.refusals + 1
         return Again(retry.pause_of_overload(refusals, error), "refusal")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pillarbox.aio.errors import ServiceResting
 from pillarbox.aio.policies.breaker import REFUSALS_IN_A_ROW, CircuitBreaker
 from pillarbox.aio.policies.outage import MAX_OUTAGE_UNSEEN_S, MIN_OUTAGE_CALLS, Outage
 from pillarbox.aio.policies.pace import CUTS_TO_BELIEVE, DECREASE, PROBES_PER_S, SETTLED_S, Pace
@@ -36,6 +37,25 @@ def begun(breaker: CircuitBreaker, clock: FakeClock, seconds: float) -> int:
         else:
             clock.advance(min(wait, until - clock()) + 1e-6)
     return count
+
+
+@pytest.mark.contract(
+    "The end of a rest ends the pause for it, and none for which the service has asked.",
+    convicts=["return_ends_any_pause"],
+)
+def test_the_end_of_a_rest_ends_the_pause_for_it_alone() -> None:
+    clock = FakeClock(100.0)
+    breaker = breaker_of(clock)
+    breaker.rest(ServiceResting("none takes calls", 30.0))
+    assert breaker.ready_in(clock()) > 29.0
+    breaker.end_rest()
+    # At once, and one by one until one is answered.
+    assert breaker.ready_in(clock()) == 0.0
+    assert begun(breaker, clock, 1.0) <= PROBES_PER_S + 1
+    breaker.rest(ServiceResting("none takes calls", 30.0))
+    breaker.overloaded(50.0)
+    breaker.end_rest()
+    assert breaker.ready_in(clock()) > 49.0
 
 
 @pytest.mark.contract(

@@ -39,6 +39,7 @@ from pillarbox.aio.policies.hedge import HedgePolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.per_key import KeyPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
+from pillarbox.aio.policies.returns import ReturnPolicy
 from pillarbox.aio.policies.service_limits import ServiceLimitsPolicy
 from pillarbox.aio.policies.slots import SlotPolicy
 from pillarbox.aio.policies.time_budget import TimeBudgetPolicy
@@ -140,6 +141,7 @@ TRIED = {
     TimeBudgetPolicy: set(),
     HedgePolicy: {"begin", "ended"},
     EndpointPolicy: {"may_begin", "choose", "ended", "again", "finish"},
+    ReturnPolicy: set(),
 }
 """The moments of each policy, which the tests below call; those of endpoints `test_endpoint_policy.py`,
 those of hedges `test_hedge_policy.py`."""

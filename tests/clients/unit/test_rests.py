@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Adaptive, Retry, Timeout
-from pillarbox.aio.endpoint_health import FIRST_REST_S, MAX_REST_S
-from pillarbox.aio.endpoint_pool import EndpointPool
+from pillarbox import Adaptive, Batch, Endpoints, Retry, Timeout, current_call
+from pillarbox.aio.endpoint_health import FIRST_REST_S, MAX_REST_S, WELL
+from pillarbox.aio.endpoint_pool import EndpointPool, pool_of
 from pillarbox.aio.errors import ServiceResting
 from pillarbox.clients.addresses import Addresses, addresses_of
 from tests.aio.replies import Refused, Reply, hangs, is_dead, refuses
@@ -305,6 +305,77 @@ def test_where_all_addresses_rest_the_operator_pauses(replies: list[Reply], atte
     assert min(at for at in service.times[URLS[0]] if at > 1.0) >= 8.0
     # The other two are dead, or rest: one request for each of their rests, which double.
     assert len([at for at in began if 1.0 < at < 8.0]) <= 2 * 6
+
+
+def finds_well(pool: EndpointPool, place: int = 0) -> None:
+    """Another task of the job has found an address well."""
+    pool.told(place, "channel", 1, WELL)
+
+
+@pytest.mark.contract(
+    "An operator that waits since all addresses rest goes on when another task has found one well.",
+    convicts=["return_waits_for_the_rest", "refused_row_waits_for_the_rest"],
+)
+@pytest.mark.parametrize("batch", [None, Batch(8)])
+@pytest.mark.parametrize("errors", ["fail", "column"])
+def test_an_operator_that_waits_goes_on_when_another_task_has_found_an_address_well(
+    batch: Batch | None, errors: Any
+) -> None:
+    async def script() -> Service:
+        service = Service(URLS[:2])
+        service.replies = {URLS[0]: refuses(503, 40.0, until=5.0), URLS[1]: refuses(503, 60.0)}
+        job = Job(service, capacity=8, retry=3, batch=batch, errors=errors)
+        job.push(*range(100))
+        await asyncio.sleep(6.0)
+        assert max(at for times in service.times.values() for at in times) < 1.0
+        finds_well(service.pool)
+        await job.end()
+        assert lost(job, 100) == 0
+        # The last one has ended before the rest that the operator has found itself.
+        assert now() < 40.0
+        return service
+
+    service = play(script)
+    # At once, and one by one until one is answered.
+    assert min(at for at in service.times[URLS[0]] if at > 1.0) == 6.0
+    assert [at for at in service.times[URLS[1]] if at > 1.0] == []
+
+
+@pytest.mark.contract("An operator whose functions have endpoints goes on in the same way.")
+def test_functions_with_endpoints_go_on_when_another_task_has_found_one_well() -> None:
+    began: list[tuple[str, float]] = []
+
+    async def function(row: int) -> int:
+        endpoint = current_call().endpoint
+        began.append((endpoint.url, now()))
+        await asyncio.sleep(0.01)
+        if now() < 5.0:
+            raise Refused(503, 40.0)
+        return row
+
+    async def script() -> None:
+        service = Endpoints([*URLS[:2]])
+        job = Job(function, capacity=4, retry=3, endpoints=service)
+        job.push(*range(20))
+        await asyncio.sleep(6.0)
+        finds_well(pool_of(service.spread, asyncio.get_running_loop()))
+        await job.end()
+        assert lost(job, 20) == 0 and now() < 40.0
+
+    play(script)
+    assert min(at for _, at in began if at > 1.0) == 6.0
+    assert {url for url, at in began if at > 1.0} == {URLS[0]}
+
+
+def test_an_operator_that_has_ended_is_woken_by_none() -> None:
+    async def script() -> None:
+        service = Service(URLS[:2])
+        job = Job(service, capacity=4, retry=3)
+        job.push(*range(20))
+        await job.end()
+        assert service.pool._awaiting == ()
+
+    play(script)
 
 
 def test_a_pause_says_which_address_said_what_and_until_when(caplog: pytest.LogCaptureFixture) -> None:

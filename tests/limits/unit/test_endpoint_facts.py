@@ -79,13 +79,13 @@ class Service:
 class Task:
     """A task of the job, in a process of its own, as far as it knows; rows come until it is stopped."""
 
-    def __init__(self, service: Service, name: str, pause: float = 0.02, limits: Any = None) -> None:
+    def __init__(self, service: Service, name: str, pause: float = 0.02, **more: Any) -> None:
         self.addresses = addresses_of(URLS, URLS, Process())
         self._service, self._name, self._pause = service, name, pause
         self.done = 0
         self.calls = True
         self._ended = False
-        options = Options(capacity=4, limits=limits or OnlyFacts(), ordered=False)
+        options = Options(capacity=4, limits=OnlyFacts(), ordered=False, **more)
         self.running = asyncio.ensure_future(self._run(options))
 
     async def _run(self, options: Options) -> None:
@@ -171,6 +171,32 @@ def test_an_address_comes_back_for_all_tasks_when_the_probe_of_one_is_answered()
                 await task.stop()
 
     on_net(script)
+
+
+@pytest.mark.contract(
+    "Where all addresses rest a task calls again as soon as the probe of another one is answered.",
+    convicts=["told_return_wakes_none"],
+)
+@pytest.mark.parametrize("tasks", [2, 4])
+def test_a_task_that_waits_for_all_addresses_goes_on_with_the_probe_of_another(tasks: int) -> None:
+    service = Service()
+    service.replies = {url: refuses(503, 4.0, until=10.0) for url in URLS}
+
+    async def script() -> list[float]:
+        async with VirtualCoordinator():
+            every = [Task(service, "abcd"[number], retry=3) for number in range(tasks)]
+            await asyncio.sleep(30.0)
+            for task in every:
+                await task.stop()
+        found = {
+            name: min(at for _, at in requests if at >= 10.0) for name, requests in service.requests.items()
+        }
+        return sorted(found.values())
+
+    began = on_net(script)
+    assert len(began) == tasks
+    # The answer to the probe, and its way to the others: not the five seconds for which they leave it alone.
+    assert began[-1] - began[0] < 0.1
 
 
 @pytest.mark.contract("One task at a time probes an address that rests, also where none of them is answered.")
