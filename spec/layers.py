@@ -345,7 +345,7 @@ ABOVE = {
         "policies", "limits_apart", "time_budgets",
     ),
     "rows by key": of_calls("per_key", "key_and_time_policies"),
-    "the hedges": of_calls("hedging", "hedged_batches", "hedge_policy", "policies_alone"),
+    "the hedges": of_calls("hedging", "hedged_batches", "hedged_usage", "hedge_policy", "policies_alone"),
     "the ledger session": (
         *of_calls("ledger_leaving", "ledger_replays", "ledger_failures", "ledger_identity", "wait_snapshots"),
         *of_calls("ledger_properties", "lease_lost", "ledger_owner", "time_budgets"),

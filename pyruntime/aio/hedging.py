@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from pillarbox.aio.calls import Call
@@ -31,7 +32,6 @@ from pillarbox.aio.policies.hedge import HedgePolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policy import CallSuperseded, HookFailed
 from pillarbox.aio.scheduler import CallScheduler
-from pillarbox.aio.usage import Usage
 from pillarbox.lacks import lack_in
 
 _SHARED = (
@@ -131,6 +131,24 @@ class RowsInFlight(Generic[Key]):
         self.watched.clear()
 
 
+def rows_in_flight(scheduler: CallScheduler) -> RowsInFlight[Any]:
+    """The rows in flight of a scheduler with hedges, which are due when their calls have run for too long."""
+
+    def is_slow(call: Any) -> None:
+        # spec: Hedge!Due
+        del rows.watched[call]
+        rows.due[call] = None
+        scheduler.runner.dispatch()
+
+    policy = scheduler.policies.hedge
+    assert policy is not None
+    deadlines: CallDeadlines[Any] = CallDeadlines(
+        scheduler.loop, policy.after or 0.0, partial(scheduler.guarded, is_slow)
+    )
+    rows: RowsInFlight[Any] = RowsInFlight(policy, deadlines)
+    return rows
+
+
 def hedges_now(rows: RowsInFlight[Any], gate: Gate | None, load: LoadPolicy, starting: int = 0) -> int:
     """Return the number of hedges that may begin as soon as there are slots, beside those that start."""
     due = rows.due
@@ -154,11 +172,7 @@ class HedgingScheduler(CallScheduler):
         self, options: Options, meter: Meter, loop: asyncio.AbstractEventLoop, **others: Any
     ) -> None:
         super().__init__(options, meter, loop, **others)
-        policy = self.policies.hedge
-        assert policy is not None
-        self._rows: RowsInFlight[Call] = RowsInFlight(
-            policy, CallDeadlines(loop, policy.after or 0.0, self._guarding(self._slow))
-        )
+        self._rows: RowsInFlight[Call] = rows_in_flight(self)
 
     def close(self) -> None:
         """Forget every call, and all hedges."""
@@ -167,13 +181,6 @@ class HedgingScheduler(CallScheduler):
         self._rows.close()
 
     # -- which call is next -------------------------------------------------------------------
-
-    def _slow(self, call: Call) -> None:
-        """The call of a row has run for longer than most."""
-        # spec: Hedge!Due
-        del self._rows.watched[call]
-        self._rows.due[call] = None
-        self.runner.dispatch()
 
     def _hedges_now(self) -> int:
         return hedges_now(self._rows, self.gate, self.policies.load)
@@ -265,7 +272,7 @@ class HedgingScheduler(CallScheduler):
         if self.times.attempt is not None:
             self.times.attempt.cancel(call.attempt_deadline)
         if error is not None:
-            self.bill_error([call], error)
+            self.bill_error([hedge], error)
             if lack_in(error) is None:
                 self.observe((hedge,), error, ended - hedge.began)
             self.row_failed(call, error)
@@ -345,7 +352,3 @@ class HedgingScheduler(CallScheduler):
             # Of the call where the row is, the end is reported as the row's.
             hedge.execution = None
         super().revoke(call)
-
-    def bill_request(self, calls: Sequence[Call], usage: Usage, seconds: float, knows_cost: bool) -> None:
-        """Count what one request used, for the row whose call or hedge made it. On an event loop."""
-        super().bill_request([call.hedges or call for call in calls], usage, seconds, knows_cost)

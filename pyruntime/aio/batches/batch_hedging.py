@@ -20,13 +20,12 @@ from typing import Any
 from pillarbox.aio.batches.batch_execution import BatchExecution
 from pillarbox.aio.batches.batch_scheduler import BatchQueue, BatchScheduler
 from pillarbox.aio.calls import Call
-from pillarbox.aio.deadlines import CallDeadlines
 from pillarbox.aio.errors import CallFailed, CallTimeout
-from pillarbox.aio.hedging import HedgingCall, RowsInFlight, hedges_now
+from pillarbox.aio.hedging import HedgingCall, RowsInFlight, hedges_now, rows_in_flight
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
 from pillarbox.aio.policy import CallSuperseded, HookFailed
-from pillarbox.aio.usage import Result, Usage
+from pillarbox.aio.usage import Result
 from pillarbox.lacks import lack_in
 
 
@@ -94,10 +93,8 @@ class HedgingBatchScheduler(BatchScheduler):
         self, options: Options, meter: Meter, loop: asyncio.AbstractEventLoop, **others: Any
     ) -> None:
         super().__init__(options, meter, loop, **others)
-        policy = self.policies.hedge
-        assert policy is not None and options.batch is not None
-        deadlines = CallDeadlines(loop, policy.after or 0.0, self._guarding(self._slow))
-        self._batches = HedgedBatches(others["name"], options.batch.size, RowsInFlight(policy, deadlines))
+        assert options.batch is not None
+        self._batches = HedgedBatches(others["name"], options.batch.size, rows_in_flight(self))
 
     @property
     def _hedged(self) -> HedgedBatches:
@@ -112,13 +109,6 @@ class HedgingBatchScheduler(BatchScheduler):
         self._hedged.forget()
 
     # -- which call is next -------------------------------------------------------------------
-
-    def _slow(self, attempt: BatchesOfAttempt) -> None:
-        """The calls of an attempt have run for longer than most."""
-        # spec: Hedge!Due
-        del self._hedged.rows.watched[attempt]
-        self._hedged.rows.due[attempt] = None
-        self.runner.dispatch()
 
     def _hedges_now(self) -> int:
         return hedges_now(self._hedged.rows, self.gate, self.policies.load, self._hedged.starting)
@@ -241,12 +231,12 @@ class HedgingBatchScheduler(BatchScheduler):
         # spec: Hedge!Fail
         is_leader = batch is attempt.leader
         calls = batch.waited_for() if is_leader else batch.calls
-        self.bill_error([call.hedges or call for call in calls], error)
+        known = self._as_known(calls)
+        self.bill_error(known, error)
         if lack_in(error) is not None:
             # It has not come to its end.
             self.policies.load.give_back(calls)
         else:
-            known = self._as_known(calls)
             super().observe(known, error, self.clock() - known[0].began)
         if not is_leader:
             attempt.hedges.remove(batch)  # type: ignore[arg-type]
@@ -330,7 +320,3 @@ class HedgingBatchScheduler(BatchScheduler):
         elif first.execution is not None:
             self.revoke(first)
             self.fail_call(first, error)
-
-    def bill_request(self, calls: Sequence[Call], usage: Usage, seconds: float, knows_cost: bool) -> None:
-        """Count what one request used, for the rows whose call or hedge made it. On an event loop."""
-        super().bill_request([call.hedges or call for call in calls], usage, seconds, knows_cost)

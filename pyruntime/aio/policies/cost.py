@@ -62,24 +62,27 @@ class CostPolicy(CallPolicy):
     def bill_request(self, calls: Sequence[Call], usage: Usage, seconds: float, knows_cost: bool) -> None:
         """Count what one request used that the call for the rows of `calls` made, and was answered.
 
-        knows_cost: `usage` says what it cost, not only its tokens.
+        knows_cost: `usage` says what it cost, not only its tokens. Of a hedge its rows have the cost, and the
+        endpoint that has answered it the tokens.
         """
-        self._meter.gen_ai.ended(usage, seconds, calls[0])
+        rows = [call.hedges or call for call in calls]
+        self._meter.gen_ai.ended(usage, seconds, rows[0])
         if self._hook is not None:
             self._use(calls, usage)
         # Or the hook decides: who gave one, counts as he wants.
         if self._hook is None:
             self._bills_requests = self._bills_requests or knows_cost
             if self._max_cost is not None and not knows_cost:
-                self._unpriced.update(dict.fromkeys(calls, usage.unknown_cost))
-            self._add(calls, usage)
+                self._unpriced.update(dict.fromkeys(rows, usage.unknown_cost))
+            self._add(rows, usage, calls)
 
     def bill(self, calls: Sequence[Call], usage: Usage) -> None:
         """Count what one call for the rows of `calls` used; each of them has its share of the cost."""
-        self._add(calls, usage)
+        self._add(calls, usage, calls)
         self._meter.gen_ai.ended(usage, self._clock() - calls[0].began, calls[0])
 
-    def _add(self, calls: Sequence[Call], usage: Usage) -> None:
+    def _add(self, rows: Sequence[Call], usage: Usage, calls: Sequence[Call]) -> None:
+        """Count the usage of `calls`, which made the request, for `rows`, whose calls they are or hedge."""
         meter = self._meter
         meter.cost += usage.cost
         meter.tokens += usage.tokens
@@ -88,8 +91,8 @@ class CostPolicy(CallPolicy):
         if not usage.cost:
             return
         self._spend(usage.cost)
-        share = usage.cost / len(calls)
-        for call in calls:
+        share = usage.cost / len(rows)
+        for call in rows:
             call.cost += share
 
     def bill_batch(self, calls: Sequence[Call], usage: Usage) -> bool:
@@ -168,20 +171,21 @@ class CostPolicy(CallPolicy):
         return value, cost
 
     def bill_error(self, calls: Sequence[Call], error: BaseException) -> UsageMissing | None:
-        """Count what a call for the rows of `calls` used that failed with `error`.
+        """Count what a call for the rows of `calls` used that failed with `error`, also where it was a hedge.
 
         Returns what ends the job: the cost is bounded, this was paid for, and nobody knows how much.
         """
         said = [usage for each in leaves(error) if (usage := _usage_in(each)) is not None]
         usage = sum_of(said) if said else None
+        rows = [call.hedges or call for call in calls]
         if usage is not None:
-            self._add(calls, usage)
-        first = calls[0]
+            self._add(rows, usage, calls)
+        first = rows[0]
         self._meter.gen_ai.failed(usage, self._clock() - first.began, first, error)
         # An error that says nothing is one of a call that cost nothing, most often.
-        if usage is None and not any(call in self._unpriced for call in calls):
+        if usage is None and not any(call in self._unpriced for call in rows):
             return None
-        return self._missing(calls, usage, type(error).__name__)
+        return self._missing(rows, usage, type(error).__name__)
 
 
 def _usage_in(error: BaseException) -> Usage | None:
