@@ -331,7 +331,11 @@ def test_long_lists_of_floats_of_a_batch_are_one_block_as_each_alone(
 
 
 @pytest.mark.parametrize(
-    "odd", [[0.5] * 3, [1] * 20, [True] * 20, [0.5] * 19 + ["x"], np.zeros(20), None, [1e300] * 20]
+    "odd",
+    [
+        *([0.5] * 3, [1] * 20, [True] * 20, [0.5] * 19 + ["x"], [1e300] * 20, None),
+        *(np.zeros(20), np.zeros((2, 10)), np.array(0.5)),
+    ],
 )
 def test_lists_beside_one_of_another_kind_are_converted_as_each_alone(odd: Any) -> None:
     encoder = ValueEncoder(T.ArrayType(T.FloatType()), None)
@@ -344,6 +348,19 @@ def test_lists_beside_one_of_another_kind_are_converted_as_each_alone(odd: Any) 
             return str(error)
 
     assert outcome(lambda: encoder.convert_all(results)) == outcome(lambda: [*map(encoder.convert, results)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
+def test_arrays_of_a_batch_are_one_block_as_each_alone(dtype: str) -> None:
+    encoder = RowEncoder(struct(v=VECTOR), None)
+    results = [(np.arange(length, dtype=dtype),) for length in (20, 0, 3)]
+    alone, _ = encoder.encode([encoder.convert(result) for result in results])
+    rows = encoder.convert_all(results)
+    assert {type(row) for row in rows} == {EncodedRow}
+    results[0][0][:] = 7
+    together, _ = encoder.encode(rows)
+    assert together[0].to_pylist() == [[*map(float, range(length))] for length in (20, 0, 3)]
+    assert together[0].type == alone[0].type
 
 
 def test_a_null_in_a_list_of_a_batch_is_refused_where_elements_must_be_there() -> None:
