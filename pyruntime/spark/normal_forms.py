@@ -683,7 +683,9 @@ class Vectors:
         """
         kinds = set(map(type, values))
         if kinds == {np.ndarray} and all(each.ndim == 1 and each.dtype in self._direct for each in values):
-            return self.column(values)
+            # Not into memory of Arrow, which gives what another thread frees back to the system each time.
+            whole = np.concatenate(values) if len(values) > 1 else values[0]
+            return self._lists(np.fromiter(map(len, values), np.int64, len(values)), self._joined([whole]))
         if kinds != {list} or self._dtype.kind != "f" or min(map(len, values)) <= MAX_SHORT_LIST:
             return None
         elements = plain_array_of([*itertools.chain.from_iterable(values)], self._element)
