@@ -676,9 +676,17 @@ class Vectors:
         offsets = _even_offsets(*block.shape)
         return pa.ListArray.from_arrays(offsets, self._joined([block.ravel()]), type=self._list)
 
-    def lists(self, values: list[list[Any]]) -> pa.Array | None:
-        """The column of long lists of floats, made at once; None for any others, taken one by one."""
-        if self._dtype.kind != "f" or min(map(len, values)) <= MAX_SHORT_LIST:
+    def together(self, values: list[Any]) -> pa.Array | None:
+        """The column of NumPy arrays, or of long lists of floats, made at once.
+
+        None for any others, which are looked at one by one.
+        """
+        kinds = set(map(type, values))
+        if kinds == {np.ndarray} and all(each.ndim == 1 and each.dtype in self._direct for each in values):
+            # Not into memory of Arrow, which gives what another thread frees back to the system each time.
+            whole = np.concatenate(values) if len(values) > 1 else values[0]
+            return self._lists(np.fromiter(map(len, values), np.int64, len(values)), self._joined([whole]))
+        if kinds != {list} or self._dtype.kind != "f" or min(map(len, values)) <= MAX_SHORT_LIST:
             return None
         elements = plain_array_of([*itertools.chain.from_iterable(values)], self._element)
         if elements is None or (elements.null_count and not self._nullable):

@@ -145,9 +145,9 @@ class _Column:
         """The array of values in their normal form."""
         return array_of(values, self.field.type) if self._vectors is None else self._vectors.column(values)
 
-    def lists(self, values: list[list[Any]]) -> pa.Array | None:
-        """The array of values that are long lists of floats; None where they are others."""
-        return None if self._vectors is None else self._vectors.lists(values)
+    def together(self, values: list[Any]) -> pa.Array | None:
+        """The array of values that are vectors of one form; None where they are others."""
+        return None if self._vectors is None else self._vectors.together(values)
 
     def block(self, results: object) -> pa.Array | None:
         """The array of results that are one block, a matrix or an Arrow array; None where they are none."""
@@ -251,18 +251,18 @@ class RowEncoder:
         # Rows of a block were converted as one.
         if results and type(results[0]) is EncodedRow and set(map(type, results)) == {EncodedRow}:
             return results
-        lists = self._lists_of(results)
-        if lists and (array := self._columns[0].lists(lists)) is not None:
+        values = self._values_alone(results)
+        if values and (array := self._columns[0].together(values)) is not None:
             # As one block: an array for each would cost more than its numbers.
             return _rows_of_columns(Block([array]))
         converted: list[Any] = self._convert_each(results)
         return converted
 
-    def _lists_of(self, results: list[Any]) -> list[list[Any]] | None:
-        """The lists that are the only value of each result; None where one has another, or more."""
+    def _values_alone(self, results: list[Any]) -> list[Any] | None:
+        """The only value of each result; None where one has more, or has another form."""
         if not self._bare or set(map(type, results)) != {tuple} or set(map(len, results)) != {1}:
             return None
-        return _all_lists([value for (value,) in results])
+        return [value for (value,) in results]
 
     def _test(self, schema: T.StructType, expressions: Expressions) -> str:
         """An expression that is true if `result` is one row in its normal form."""
@@ -441,10 +441,6 @@ def _rows_of_columns(block: Block) -> list[Any]:
     return _rows_of_block(EncodedRow(block, 0, share), [*range(count)])
 
 
-def _all_lists(values: list[Any]) -> list[list[Any]] | None:
-    return values if set(map(type, values)) == {list} else None
-
-
 def _part_of_block(first: EncodedRow, rows: int) -> list[pa.Array]:
     """The columns of so many rows of a block, from `first` on, without a copy."""
     return [array.slice(first.index, rows) for array in first.block]
@@ -474,8 +470,8 @@ class ValueEncoder(RowEncoder):
         # A struct or a map is one value here.
         self._bare = True
 
-    def _lists_of(self, results: list[Any]) -> list[list[Any]] | None:
-        return _all_lists(results)
+    def _values_alone(self, results: list[Any]) -> list[Any] | None:
+        return results
 
     def _test(self, schema: T.StructType, expressions: Expressions) -> str:
         return expressions.test(schema.fields[0].dataType, True, "result")

@@ -307,6 +307,68 @@ def test_a_matrix_stays_one_block() -> None:
     assert part.to_pylist() == [*matrix.tolist()[2:], [0.5], None, *matrix.tolist()[:2]]
 
 
+@pytest.mark.contract
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    st.lists(st.lists(st.floats(width=32) | st.none(), min_size=17, max_size=24), min_size=1, max_size=6),
+    st.sampled_from([T.FloatType(), T.DoubleType()]),
+)
+def test_long_lists_of_floats_of_a_batch_are_one_block_as_each_alone(
+    drawn: list[list[float | None]], element: T.DataType
+) -> None:
+    kind = T.ArrayType(element)
+    for encoder, results in (
+        (ValueEncoder(kind, None), [*drawn]),
+        (RowEncoder(struct(v=kind), None), [(each,) for each in drawn]),
+    ):
+        alone, _ = encoder.encode([encoder.convert(result) for result in results])
+        rows = encoder.convert_all(results)
+        assert {type(row) for row in rows} == {EncodedRow}
+        assert len({id(row.block) for row in rows}) == 1
+        together, counts = encoder.encode(rows)
+        assert counts is None
+        assert repr(together[0].to_pylist()) == repr(alone[0].to_pylist())
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *([0.5] * 3, [1] * 20, [True] * 20, [0.5] * 19 + ["x"], [1e300] * 20, None),
+        *(np.zeros(20), np.zeros((2, 10)), np.array(0.5)),
+    ],
+)
+def test_lists_beside_one_of_another_kind_are_converted_as_each_alone(odd: Any) -> None:
+    encoder = ValueEncoder(T.ArrayType(T.FloatType()), None)
+    results = [[0.25] * 20, odd]
+
+    def outcome(convert: Any) -> Any:
+        try:
+            return repr(encoder.encode(convert())[0][0].to_pylist())
+        except ResultError as error:
+            return str(error)
+
+    assert outcome(lambda: encoder.convert_all(results)) == outcome(lambda: [*map(encoder.convert, results)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
+def test_arrays_of_a_batch_are_one_block_as_each_alone(dtype: str) -> None:
+    encoder = RowEncoder(struct(v=VECTOR), None)
+    results = [(np.arange(length, dtype=dtype),) for length in (20, 0, 3)]
+    alone, _ = encoder.encode([encoder.convert(result) for result in results])
+    rows = encoder.convert_all(results)
+    assert {type(row) for row in rows} == {EncodedRow}
+    results[0][0][:] = 7
+    together, _ = encoder.encode(rows)
+    assert together[0].to_pylist() == [[*map(float, range(length))] for length in (20, 0, 3)]
+    assert together[0].type == alone[0].type
+
+
+def test_a_null_in_a_list_of_a_batch_is_refused_where_elements_must_be_there() -> None:
+    encoder = ValueEncoder(T.ArrayType(T.FloatType(), containsNull=False), None)
+    with pytest.raises(ResultError, match="null"):
+        encoder.convert_all([[0.25] * 20, [0.5] * 19 + [None]])
+
+
 def test_a_row_of_a_matrix_travels_without_the_others() -> None:
     encoder = ValueEncoder(T.ArrayType(T.FloatType()), None)
     rows = encoder.rows_of(np.zeros((1000, 100), np.float32))
