@@ -451,6 +451,8 @@ class Embeddings(EmbeddingPresets, Client):
         if limit is None:
             # Tokens are needed to fill requests only.
             count = self.tokens_of if self.max_tokens is not None else _uncounted
+            if not prefix:
+                return [[] if text is None else [Piece(text, count(text))] for text in rows], {}
             return [[] if text is None else [Piece(prefix + text, count(text))] for text in rows], {}
         tokenizer = self._tokenizer()
         if prefix and limit - tokenizer.special < MIN_PIECE_TOKENS:
