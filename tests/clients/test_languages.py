@@ -72,7 +72,8 @@ def failure(language: str, reply: Any, **options: Any) -> tuple[BaseException, R
 
 
 @pytest.mark.contract(
-    "In every language a row's prompt is sent after the system's text, with key and headers."
+    "In every language a row's prompt is sent after the system's text, with key and headers.",
+    convicts=["thoughts_are_text"],
 )
 @each_language
 def test_a_question_is_asked_with_its_key_and_answered(language: str) -> None:
@@ -236,7 +237,10 @@ def test_the_stand_in_refuses_wrong_roles_and_missing_headers(stand_in: StandInS
 PRICE = Price(input=1.0, output=10.0, cached_input=0.1, cache_write=1.25)
 
 
-@pytest.mark.contract("In every language tokens cost what they cost, cached ones and written ones too.")
+@pytest.mark.contract(
+    "In every language tokens cost what they cost, cached ones and written ones too.",
+    convicts=["cache_reads_not_counted"],
+)
 @each_language
 def test_usage_is_counted_with_what_was_cached(language: str) -> None:
     spoken = SPOKEN[language]
