@@ -379,6 +379,23 @@ def test_a_language_of_the_users_own() -> None:
     assert client.configuration["language"] == "gateway"
 
 
+class Signed(Language):
+    name = "signed"
+
+    def headers_of(self, url: str, body: bytes) -> Any:
+        return {**self.headers, "X-Signature": f"{url} {len(body)}"}
+
+
+@pytest.mark.contract("A language may sign each request, of which it has the address and the body.")
+def test_a_language_may_sign_each_request() -> None:
+    spoken = SPOKEN["openai"]
+    with RawService(replying((503, {}), spoken.reply("good", "stop", None))) as service:
+        assert list(async_map([ROW], chat(service.url, Signed()), retry=2)) == ["good"]
+        found = [(each.headers["x-signature"], len(each.body)) for each in service.requests]
+        assert found == [(f"{service.url}/v1/chat/completions {size}", size) for _, size in found]
+        assert len(found) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
