@@ -55,6 +55,7 @@ from pillarbox.clients.openai_api import (
     AZURE_PROVIDER,
     OK,
     AnswerError,
+    OtherLength,
     azure_path,
     check_base_url,
     checked_body,
@@ -115,20 +116,6 @@ BASE64_ENCODINGS = ("base64", "float16")
 ALONE_IN_VAIN = 3
 """Texts that are refused alone for their size, before any is accepted, after which nothing is divided."""
 UNKNOWN_COST = "the service does not say what its answers cost"
-
-
-class OtherLength(AnswerError):
-    """Raised for vectors of another length than was asked for, or than those before.
-
-    kind: what it means for the other rows. Where there is one address, they will be of that length as well.
-    """
-
-    def __init__(self, message: str, kind: Kind) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.args[0], self.kind)
 
 
 @dataclass
