@@ -373,7 +373,10 @@ class Chat(ChatPresets, Client):
         sent = whole_text(
             "prompt", json.dumps(body, separators=(",", ":"), ensure_ascii=False), self.http.surrogates
         )
-        response = await self._send("POST", url, headers=language.headers, body=sent.encode())
+        content = sent.encode()
+        # Without the address of a name.
+        headers = language.headers_of(url.partition("#")[0], content)
+        response = await self._send("POST", url, headers=headers, body=content)
         # Looked at before it is parsed: hardly any reply has the word, and each call would pay.
         if response.status != OK or b'"error"' in response.body:
             failed = error_of(url, response)

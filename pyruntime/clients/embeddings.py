@@ -55,6 +55,7 @@ from pillarbox.clients.openai_api import (
     AZURE_PROVIDER,
     OK,
     AnswerError,
+    OtherLength,
     azure_path,
     check_base_url,
     checked_body,
@@ -115,20 +116,6 @@ BASE64_ENCODINGS = ("base64", "float16")
 ALONE_IN_VAIN = 3
 """Texts that are refused alone for their size, before any is accepted, after which nothing is divided."""
 UNKNOWN_COST = "the service does not say what its answers cost"
-
-
-class OtherLength(AnswerError):
-    """Raised for vectors of another length than was asked for, or than those before.
-
-    kind: what it means for the other rows. Where there is one address, they will be of that length as well.
-    """
-
-    def __init__(self, message: str, kind: Kind) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.args[0], self.kind)
 
 
 @dataclass
@@ -459,6 +446,8 @@ class Embeddings(EmbeddingPresets, Client):
         if limit is None:
             # Tokens are needed to fill requests only.
             count = self.tokens_of if self.max_tokens is not None else _uncounted
+            if not prefix:
+                return [[] if text is None else [Piece(text, count(text))] for text in rows], {}
             return [[] if text is None else [Piece(prefix + text, count(text))] for text in rows], {}
         tokenizer = self._tokenizer()
         if prefix and limit - tokenizer.special < MIN_PIECE_TOKENS:

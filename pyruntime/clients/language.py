@@ -90,6 +90,13 @@ class Language:
         """
         return {"model": model, "messages": messages, **more, **fields}
 
+    def headers_of(self, url: str, body: bytes) -> Mapping[str, str]:
+        """The headers of one request beside that of the key: `headers`, and a signature where there is one.
+
+        It is called on the thread of the event loop, for each attempt.
+        """
+        return self.headers
+
     def choice(self, reply: Mapping[str, Any]) -> Mapping[str, Any]:
         """The part of a reply, parsed from JSON, as a choice in OpenAI's form: `message`, `finish_reason`.
 

@@ -36,6 +36,20 @@ class AnswerError(ValueError):
     usage: Usage | None = None
 
 
+class OtherLength(AnswerError):
+    """Raised for vectors of another length than was asked for, or than those before.
+
+    kind: what it means for the other rows. Where there is one address, they will be of that length as well.
+    """
+
+    def __init__(self, message: str, kind: Kind) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.kind)
+
+
 class ErrorAnswer(HttpStatusError):
     """A service, or a gateway before it, answered with success, and with an error object in the body.
 

@@ -386,7 +386,7 @@ def test_a_client_that_was_entered_twice_stays_open_until_the_last_leaves() -> N
         ({"base_url": "https://host/v1/embeddings"}, "leave the last part out"),
         ({"model": ""}, "model"),
         ({"key": "key-of-the-test"}, "key: a key itself would travel with the plan; use Secret.env"),
-        ({"api": "cohere"}, "api='cohere': must be one of"),
+        ({"api": "latin"}, "api='latin': must be one of"),
         ({"api": "azure"}, "api_version"),
         ({"api_version": "1"}, "is for api='azure'"),
         ({"dimensions": 0}, "dimensions=0"),

@@ -72,7 +72,8 @@ def failure(language: str, reply: Any, **options: Any) -> tuple[BaseException, R
 
 
 @pytest.mark.contract(
-    "In every language a row's prompt is sent after the system's text, with key and headers."
+    "In every language a row's prompt is sent after the system's text, with key and headers.",
+    convicts=["thoughts_are_text"],
 )
 @each_language
 def test_a_question_is_asked_with_its_key_and_answered(language: str) -> None:
@@ -236,7 +237,10 @@ def test_the_stand_in_refuses_wrong_roles_and_missing_headers(stand_in: StandInS
 PRICE = Price(input=1.0, output=10.0, cached_input=0.1, cache_write=1.25)
 
 
-@pytest.mark.contract("In every language tokens cost what they cost, cached ones and written ones too.")
+@pytest.mark.contract(
+    "In every language tokens cost what they cost, cached ones and written ones too.",
+    convicts=["cache_reads_not_counted"],
+)
 @each_language
 def test_usage_is_counted_with_what_was_cached(language: str) -> None:
     spoken = SPOKEN[language]
@@ -373,6 +377,23 @@ def test_a_language_of_the_users_own() -> None:
     assert request.path == "/v1/ask/small" and request.headers["x-gateway"] == "k"
     assert json.loads(request.body) == {"question": "Good or bad: a lovely soup"}
     assert client.configuration["language"] == "gateway"
+
+
+class Signed(Language):
+    name = "signed"
+
+    def headers_of(self, url: str, body: bytes) -> Any:
+        return {**self.headers, "X-Signature": f"{url} {len(body)}"}
+
+
+@pytest.mark.contract("A language may sign each request, of which it has the address and the body.")
+def test_a_language_may_sign_each_request() -> None:
+    spoken = SPOKEN["openai"]
+    with RawService(replying((503, {}), spoken.reply("good", "stop", None))) as service:
+        assert list(async_map([ROW], chat(service.url, Signed()), retry=2)) == ["good"]
+        found = [(each.headers["x-signature"], len(each.body)) for each in service.requests]
+        assert found == [(f"{service.url}/v1/chat/completions {size}", size) for _, size in found]
+        assert len(found) == 2
 
 
 @pytest.mark.parametrize(

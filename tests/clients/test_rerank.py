@@ -39,7 +39,8 @@ def client_of(service: Any, language: str, **options: Any) -> Rerank:
 
 
 @pytest.mark.contract(
-    "A reranker's scores stand in the order of the documents, whatever order the service gives."
+    "A reranker's scores stand in the order of the documents, whatever order the service gives.",
+    convicts=["scores_best_first"],
 )
 @each_language
 def test_scores_stand_in_the_order_of_the_documents(service: StandInService, language: str) -> None:
