@@ -181,8 +181,8 @@ def test_what_the_readme_installs_runs(dist: Path, tmp_path: Path) -> None:
         str(ROOT / "constraints.txt"),
     ]
     run([*pip, *sorted(wanted)], tmp_path)
-    script = "from pillarbox.spark import async_udf\nfrom pillarbox import async_map\n"
-    script += "print(list(async_map([-1, 2], abs)))"
+    imports = "from pillarbox.spark import async_udf\nfrom pillarbox import async_map"
+    script = f"{imports}\nprint(list(async_map([-1, 2], abs)))"
     assert run([inside, "-c", script], tmp_path).splitlines()[-1] == "[1, 2]"
     assert "java-home" in run([inside, "-m", "pillarbox", "--help"], tmp_path)
 
