@@ -77,7 +77,7 @@ def extract(
     keep: str | Sequence[str] = "*",
     **options: Unpack[OptionNames],
 ) -> Frame:
-    """Add columns with what each text says of the fields of a type.
+    """Add columns with the values that each text has for the fields of a type.
 
     answer: a Pydantic model, a dataclass or a JSON schema of an object, as `Chat` takes it. into: the name of
     one column, a struct; None for a column of each field. The rest is as for `classify`.
@@ -198,7 +198,7 @@ def classifier(
 
 
 def extractor(client: Chat, answer: object, *, column: str = "text") -> Chat:
-    """Return the `Chat` that gives what a text says of the fields of a type.
+    """Return the `Chat` that gives the values that a text has for the fields of a type.
 
         >>> from pillarbox.clients import Chat
         >>> from pillarbox.tasks import extractor
