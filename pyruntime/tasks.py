@@ -21,8 +21,14 @@ if TYPE_CHECKING:
     from pillarbox.aio.options import OptionNames
 
 __all__ = [
-    *("classifier", "classify", "extract", "extractor"),
-    *("summarize", "summarizer", "translate", "translator"),
+    "classifier",
+    "classify",
+    "extract",
+    "extractor",
+    "summarize",
+    "summarizer",
+    "translate",
+    "translator",
 ]
 
 Frame = TypeVar("Frame")

@@ -36,7 +36,7 @@ from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.batches import batch_scheduler
 from pillarbox.aio.batches.batch_execution import BatchExecution
 from pillarbox.aio.batches.batch_scheduler import BatchScheduler
-from pillarbox.aio.calls import Call, CallState
+from pillarbox.aio.calls import Call, CallState, TakesResults
 from pillarbox.aio.chained import ChainedRow, chained_row
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.emission import ResultEmitter
@@ -343,6 +343,9 @@ class _RecordedScheduler(CallScheduler):
         super().__init__(*words, **more)
         self.route = _RecordedRoute(self.route, self._trace)
         self._finish_call = self._recorded(self.route.of_calls())
+        complete_all = self._operator.complete_all
+        if complete_all is not None:
+            self._operator = self._operator._replace(complete_all=self._recorded_all(complete_all))
 
     def record_in(self, records: LedgerRecords) -> None:
         super().record_in(records)
@@ -350,14 +353,25 @@ class _RecordedScheduler(CallScheduler):
 
     def _recorded(self, finish: Callable[[Call, Any], None]) -> Callable[[Call, Any], None]:
         def finished(call: Call, result: object) -> None:
-            # spec: Operator!Answer, Operator!LateAnswer
-            if call in self._trace.decided:
-                self._trace.decided.discard(call)
-            else:
-                self._trace.of("answer", call)
+            self._answered(call)
             finish(call, result)
 
         return finished
+
+    def _recorded_all(self, finish: TakesResults) -> TakesResults:
+        def finished(calls: Sequence[Call], results: Sequence[Any]) -> None:
+            for call in calls:
+                self._answered(call)
+            finish(calls, results)
+
+        return finished
+
+    def _answered(self, call: Call) -> None:
+        # spec: Operator!Answer, Operator!LateAnswer
+        if call in self._trace.decided:
+            self._trace.decided.discard(call)
+        else:
+            self._trace.of("answer", call)
 
     def take(self, execution: object) -> Call | None:
         # spec: Operator!Start

@@ -37,7 +37,12 @@ def exported() -> dict[str, set[str]]:
         "pillarbox.wire_table": {"TABLE", "TRAITS", "Kind"},
     }
     for folder, prefix in ((ROOT / "pyruntime", "pillarbox"), (ROOT / "kernel", "pillarbox.kernel")):
-        for path in (*folder.rglob("__init__.py"), *folder.glob("wire.py")):
+        for path in (
+            *folder.rglob("__init__.py"),
+            *folder.glob("wire.py"),
+            *folder.glob("frames.py"),
+            *folder.glob("tasks.py"),
+        ):
             names: set[str] = set()
             for node in ast.parse(path.read_text()).body:
                 if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
