@@ -73,10 +73,21 @@ def taken(frame: Any) -> Taken | None:
         return _of_arrow(frame.with_format("arrow")[:], _dataset)
     if not hasattr(frame, "__arrow_c_stream__"):
         return None
-    table = frame if isinstance(frame, pa.Table) else pa.RecordBatchReader.from_stream(frame).read_all()
+    table = frame if isinstance(frame, pa.Table) else _table_of(frame)
+    if table is None:
+        return None
     if module in ("duckdb", "_duckdb") and name == "DuckDBPyRelation":
         return _of_arrow(table, lambda made: import_module("duckdb").from_arrow(made))
     return _of_arrow(table, lambda made: made)
+
+
+def _table_of(frame: Any) -> pa.Table | None:
+    """The table of a stream of Arrow; None for one of a column, which has no names."""
+    try:
+        reader = pa.RecordBatchReader.from_stream(frame)
+    except pa.ArrowException:
+        return None
+    return reader.read_all()
 
 
 def _of_pandas(frame: Any) -> Taken:

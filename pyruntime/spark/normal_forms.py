@@ -280,8 +280,8 @@ def is_missing(value: object) -> bool:
 def with_nulls(values: object) -> pa.Array | None:
     """The array of a collection that says by a mask which values are missing, with nulls in their places.
 
-    So do masked arrays of NumPy, and what pandas has for types of its own. None for any other collection, for
-    one of several dimensions, and for one that Arrow has no form of.
+    So do masked arrays of NumPy, what pandas has for types of its own, and Series of Polars. None for any
+    other collection, for one of several dimensions, and for one that Arrow has no form of.
     """
     if isinstance(values, np.ma.MaskedArray):
         is_plain = values.ndim == 1 and values.dtype.kind in "biuf" and values.dtype.isnative
@@ -289,7 +289,8 @@ def with_nulls(values: object) -> pa.Array | None:
     if not has_mask(values):
         return None
     try:
-        found = pa.array(getattr(values, "array", values))
+        to_arrow = getattr(values, "to_arrow", None)
+        found = pa.array(getattr(values, "array", values)) if to_arrow is None else to_arrow()
     except (TypeError, pa.ArrowException):
         return None
     if isinstance(found, pa.ChunkedArray):
@@ -313,7 +314,9 @@ def has_mask(values: object) -> bool:
     """Return True for a collection that NumPy would take missing values of for numbers, or for NaN."""
     if isinstance(values, np.ma.MaskedArray):
         return True
-    pandas = sys.modules.get("pandas")
+    polars, pandas = sys.modules.get("polars"), sys.modules.get("pandas")
+    if polars is not None and isinstance(values, polars.Series):
+        return True
     if pandas is None or isinstance(getattr(values, "dtype", None), np.dtype | None):
         return False
     return isinstance(values, (pandas.Series, pandas.Index, pandas.api.extensions.ExtensionArray))

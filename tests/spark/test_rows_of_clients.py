@@ -124,14 +124,12 @@ def test_a_function_around_a_client_gives_several_rows_or_none(keys: DataFrame, 
 
 
 @pytest.mark.contract
-def test_a_frame_of_pandas_in_the_place_of_sparks_is_refused_in_words_and_not_printed_whole() -> None:
+def test_a_frame_of_pandas_where_only_sparks_can_be_is_refused_in_words_and_not_printed_whole() -> None:
     async def call(row: Any) -> Any:
         raise AssertionError
 
     frame: Any = pd.DataFrame({"text": ["a long text"] * 1000})
     for make in (
-        lambda: lookup(frame, client=call, schema="v int"),
-        lambda: embed_text(frame, "text", into="v", client=call),
         lambda: async_stream(frame, call, schema="v int"),
         lambda: called_once(frame).__enter__(),
     ):
@@ -139,6 +137,14 @@ def test_a_frame_of_pandas_in_the_place_of_sparks_is_refused_in_words_and_not_pr
             TypeError, match="must be a Spark DataFrame, such as spark.createDataFrame"
         ) as found:
             make()
+        assert len(str(found.value)) < 400
+    column: Any = frame["text"]
+    for other in (
+        lambda: lookup(column, client=call, schema="v int"),
+        lambda: embed_text(column, "text", into="v", client=call),
+    ):
+        with pytest.raises(TypeError, match="must be a Spark DataFrame, or a table of pandas") as found:
+            other()
         assert len(str(found.value)) < 400
     with pytest.raises(TypeError, match="must be a Column or the name of one, not Series") as found:
         async_udf(call, "int")(frame["text"])

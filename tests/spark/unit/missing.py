@@ -238,7 +238,8 @@ def answer(form: str, place: str, kind: str) -> str:
         is_column = place == "as a column of a DataFrame"
         if kind not in OF_KINDS.get(form, KINDS) or (is_column and form in NO_COLUMNS):
             return NONE
-        if is_column and form in ("list", "tuple", "deque"):
+        if is_column and form in ("list", "tuple", "deque", "Series of Polars"):
+            # As pandas takes it.
             form = "Series"
         if form in GUESSED and kind in ("double", "long"):
             return NAN if kind == "double" else REFUSED
