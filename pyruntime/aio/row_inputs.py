@@ -44,6 +44,9 @@ BATCH_ROWS = 1024
 IN_MEMORY = (list, tuple, range, set, frozenset, dict)
 """Collections whose iteration never waits; others may read a file or a database."""
 
+COLUMNS = ("Series", "Index", "ChunkedArray")
+"""Classes of columns, of pandas, Polars and Arrow."""
+
 _numbers = itertools.count(1)
 
 
@@ -66,7 +69,9 @@ _ROWS_OF_OTHERS = {
 
 def is_table(rows: object) -> bool:
     """Return True for an object that may be a table: it exports a stream of Arrow, or is of `datasets`."""
-    return hasattr(rows, "__arrow_c_stream__") or type(rows).__module__.partition(".")[0] == "datasets"
+    # A column exports one as well.
+    is_stream = hasattr(rows, "__arrow_c_stream__") and type(rows).__name__ not in COLUMNS
+    return is_stream or type(rows).__module__.partition(".")[0] == "datasets"
 
 
 def check_rows(rows: Any) -> None:

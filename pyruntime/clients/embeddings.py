@@ -410,7 +410,7 @@ class Embeddings(EmbeddingPresets, Client):
 
         refused: the errors of rows without a text, by their places.
         """
-        if self.max_tokens is None and self.max_text_tokens is None and None not in rows:
+        if self.max_tokens is None and self.max_text_tokens is None and not self.prefix and None not in rows:
             # The usual case: each row is one piece, whose tokens nobody counts.
             block, bad = await self._embed(cast("list[str]", rows))
             if not bad:

@@ -63,20 +63,20 @@ class Taken(NamedTuple):
 
 def taken(frame: Any) -> Taken | None:
     """Return the table of a frame of a known kind; None for anything else. Raises ArrowException."""
-    module = type(frame).__module__.partition(".")[0]
-    name = type(frame).__name__
-    if module == "pandas" and name == "DataFrame":
+    # With those that it derives from; by name, so that none is imported.
+    kinds = {(each.__module__.partition(".")[0], each.__name__) for each in type(frame).__mro__}
+    if ("pandas", "DataFrame") in kinds:
         return _of_pandas(frame)
-    if module == "polars" and name == "DataFrame":
+    if ("polars", "DataFrame") in kinds:
         return _of_polars(frame)
-    if module == "datasets" and name == "Dataset":
+    if ("datasets", "Dataset") in kinds:
         return _of_arrow(frame.with_format("arrow")[:], _dataset)
     if not hasattr(frame, "__arrow_c_stream__"):
         return None
     table = frame if isinstance(frame, pa.Table) else _table_of(frame)
     if table is None:
         return None
-    if module in ("duckdb", "_duckdb") and name == "DuckDBPyRelation":
+    if kinds & {("duckdb", "DuckDBPyRelation"), ("_duckdb", "DuckDBPyRelation")}:
         return _of_arrow(table, lambda made: import_module("duckdb").from_arrow(made))
     return _of_arrow(table, lambda made: made)
 

@@ -112,7 +112,7 @@ class Results:
     def record(self, call: Any, result: Any, called: Any = None) -> None:
         self.substitutes.append(call.error is not None)
         if self.is_durable:
-            self.complete(call, result)
+            self.complete((call,), (result,))
         else:
             self.held[call] = result
 
