@@ -61,17 +61,8 @@ class AttemptLease:
     """
 
     __slots__ = (
-        *(
-            "trusted_until",
-            "_flow",
-            "_held",
-            "_hits_before",
-            "_holds",
-            "_intervals",
-            "_is_closed",
-            "_is_held",
-        ),
-        *("_lease", "_lookup", "_name", "_open", "_results", "_scope", "_timer"),
+        *("_flow", "_held", "_hits_before", "_holds", "_intervals", "_is_closed", "_is_held", "_lease"),
+        *("_lookup", "_name", "_open", "_results", "_scope", "_timer", "trusted_until"),
     )
 
     def __init__(

@@ -82,13 +82,8 @@ class ResultEmitter:
 
     def complete_all(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
         """Give rows that were called together their results, as `complete` does each."""
-        if self._weights is not None:
-            self._weights.weigh_all(calls, results, self.is_full)
-        # spec: Operator!LateOutcome
-        complete = self._queue.complete
-        for call, result in zip(calls, results, strict=True):
-            complete(call.handle, result)
-        self.ask_if_completed()
+        self.weigh_all(calls, results)
+        self._complete_each(calls, results)
 
     def weigh_all(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
         """Count results that wait for the ledger: they are held as those that wait for their turn are."""
@@ -97,13 +92,17 @@ class ResultEmitter:
 
     def complete_kept(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
         """Complete calls whose results were counted when they came, now that the ledger has them."""
+        self._complete_each(calls, results)
+        weights = self._weights
+        if weights is not None and weights.is_tight:
+            weights.allow_calls(self.is_full)
+
+    def _complete_each(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
+        # spec: Operator!LateOutcome
         complete = self._queue.complete
         for call, result in zip(calls, results, strict=True):
             complete(call.handle, result)
         self.ask_if_completed()
-        weights = self._weights
-        if weights is not None and weights.is_tight:
-            weights.allow_calls(self.is_full)
 
     def pass_left_out(self, call: Call) -> None:
         """Finish rows that are left out: they are counted neither in nor out."""

@@ -206,9 +206,9 @@ class EndpointPool:
     # -- operators that wait ------------------------------------------------------------------------
 
     def await_return(self, returned: Callable[[], None]) -> None:
-        """Have `returned` called when an endpoint takes calls again, whoever has found that.
+        """Have `returned` called when an endpoint takes calls again, on the thread that has found it out.
 
-        On any thread.
+        Any thread.
         """
         with self._lock:
             self._awaiting = (*self._awaiting, returned)

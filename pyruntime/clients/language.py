@@ -12,12 +12,11 @@ A `Language` is a description without state: any thread. `Chat` speaks the one t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any, TypeAlias
 
 from pillarbox.clients.answers import Answer
+from pillarbox.clients.named_languages import language_named
 from pillarbox.clients.structure import Form, forms_by
-from pillarbox.validate import check_choice
 
 Messages: TypeAlias = Sequence[Mapping[str, str]]
 Fields: TypeAlias = Mapping[str, Any]
@@ -112,11 +111,7 @@ class Language:
 
 def language_of(language: object) -> Language:
     """The language of a name, or the one that is given. Raises TypeError and ValueError."""
-    if isinstance(language, Language):
-        return language
-    module, _, name = MODULES[check_choice("language", language, tuple(MODULES))].partition(":")
-    found: Language = getattr(import_module(module), name)()
-    return found
+    return language_named("language", language, Language, MODULES)
 
 
 def instructions_apart(messages: Messages) -> tuple[str | None, Messages]:

@@ -6,12 +6,11 @@ A `VectorLanguage` is a description without state: any thread. `Embeddings` spea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any, NamedTuple
 
+from pillarbox.clients.named_languages import language_named
 from pillarbox.clients.transport import Response
 from pillarbox.clients.vectors import Vectors, decode_bytes, decode_lists, decode_openai
-from pillarbox.validate import check_choice
 
 REQUEST_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 """Vectors hardly shrink: to decompress them would cost more than all the rest of a request."""
@@ -155,8 +154,4 @@ class Tei(VectorLanguage):
 
 def vector_language_of(api: object) -> VectorLanguage:
     """The language of a named API, or the one that is given. Raises TypeError and ValueError."""
-    if isinstance(api, VectorLanguage):
-        return api
-    module, _, name = MODULES[check_choice("api", api, tuple(MODULES))].partition(":")
-    found: VectorLanguage = getattr(import_module(module), name)()
-    return found
+    return language_named("api", api, VectorLanguage, MODULES)

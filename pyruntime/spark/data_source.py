@@ -72,7 +72,7 @@ from pillarbox.spark.micro_batches import (
     number_of,
     pack,
 )
-from pillarbox.spark.schema import arrow_field
+from pillarbox.spark.schema import ROOMIER_TYPES, arrow_field
 from pillarbox.spark.shipment import reduced, use_driver_python
 from pillarbox.spark.shown_errors import show_errors_in_words
 from pillarbox.spark.task_connection import begin_task, prompt_connection
@@ -97,13 +97,6 @@ _PASSWORD = re.compile(
     r"://[^/\s@]*:[^/\s@]+@|password[\"']?\s*[:=]|\bpwd\s*=|secret[_.-]?(access[_.-]?)?key[\"']?\s*[:=]",
     re.IGNORECASE,
 )
-_UNSIGNED = {
-    pa.uint8(): pa.int16(),
-    pa.uint16(): pa.int32(),
-    pa.uint32(): pa.int64(),
-    pa.uint64(): pa.decimal128(20, 0),
-    pa.float16(): pa.float32(),
-}
 
 
 class AllowedSources:
@@ -241,7 +234,7 @@ def spark_schema(arrow: pa.Schema) -> StructType:
     for column in arrow:
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         try:
-            spark = from_arrow_type(_UNSIGNED.get(kind, kind), prefer_timestamp_ntz=True)
+            spark = from_arrow_type(ROOMIER_TYPES.get(kind, kind), prefer_timestamp_ntz=True)
         except Exception as error:
             raise TypeError(f"column {column.name!r}: Spark has no type for {column.type}: {error}") from None
         fields.append(StructField(column.name, spark, column.nullable))

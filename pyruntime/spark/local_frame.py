@@ -31,7 +31,7 @@ from pillarbox.spark.dataframe import MapTask
 from pillarbox.spark.error_column import ERROR, ERROR_TYPE, ERROR_TYPE_OF_CHAIN
 from pillarbox.spark.operator_plan import OperatorPlan, check_callable
 from pillarbox.spark.records import array_of_numpy, numpy_of, sliced
-from pillarbox.spark.schema import arrow_field
+from pillarbox.spark.schema import ROOMIER_TYPES, arrow_field
 from pillarbox.spark.writer import RowWriter
 
 BATCH_ROWS = 10_000
@@ -39,15 +39,6 @@ BATCH_ROWS = 10_000
 ROW = "__pillarbox_row"
 """The column of the results that has the positions of their rows."""
 Positions: TypeAlias = "npt.NDArray[np.int64]"
-
-_UNSIGNED = {
-    pa.uint8(): pa.int16(),
-    pa.uint16(): pa.int32(),
-    pa.uint32(): pa.int64(),
-    pa.uint64(): pa.decimal128(20, 0),
-    pa.float16(): pa.float32(),
-}
-"""Types that Spark lacks, and those that have room for their values."""
 
 
 class Taken(NamedTuple):
@@ -237,8 +228,8 @@ def _spark_field(field: pa.Field) -> T.StructField:
 def _plain(kind: pa.DataType) -> pa.DataType:
     """The type that Spark has in place of one of Arrow's."""
     types = pa.types
-    if kind in _UNSIGNED:
-        return _UNSIGNED[kind]
+    if kind in ROOMIER_TYPES:
+        return ROOMIER_TYPES[kind]
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return _plain(kind.value_type)
     if types.is_large_string(kind) or types.is_string_view(kind):

@@ -41,6 +41,15 @@ _SIMPLE: dict[type[T.DataType], pa.DataType] = {
     **dict.fromkeys(TIME_TYPES, pa.time64("ns")),
 }
 
+ROOMIER_TYPES = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+}
+"""Types of Arrow that Spark lacks, and those that have room for their values."""
+
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?$")
 
 

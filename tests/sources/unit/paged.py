@@ -17,7 +17,7 @@ def opened(content: bytes) -> Any:
 
 
 def check_slices(content: bytes, group: int, edges: list[tuple[int, int]], batch_rows: int) -> None:
-    """Compare slices of a row group of a file of one column with what Arrow reads of all of it."""
+    """Compare slices of a row group of a file of one column with those of Arrow's reading of all of it."""
     parquet = opened(content)
     whole = parquet.read_row_group(group, use_threads=False).column(0).combine_chunks()
     paged = PagedFile(BytesIO(content), len(content))
