@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pillarbox.clients.chat import Chat
     from pillarbox.clients.embeddings import Embeddings
     from pillarbox.clients.http_lookup import HttpLookup
+    from pillarbox.clients.images import Images
     from pillarbox.clients.language import Language
     from pillarbox.clients.prices import Price
     from pillarbox.clients.rerank import Rerank
@@ -27,6 +28,7 @@ __all__ = [
     "Embeddings",
     "Http",
     "HttpLookup",
+    "Images",
     "Language",
     "Price",
     "Rerank",
@@ -39,6 +41,7 @@ _MODULES = {
     "chat": ["Chat"],
     "embeddings": ["Embeddings"],
     "http_lookup": ["HttpLookup"],
+    "images": ["Images"],
     "language": ["Language"],
     "prices": ["Price"],
     "rerank": ["Rerank"],

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
@@ -39,6 +39,15 @@ from pillarbox.clients.fields import (
     without_half_escapes,
 )
 from pillarbox.clients.forms import Forms, Walk
+from pillarbox.clients.images import (
+    Attached,
+    Images,
+    attached,
+    encoded_bytes,
+    images_of,
+    release_frames,
+    without_quotes,
+)
 from pillarbox.clients.language import Language, language_of
 from pillarbox.clients.openai_api import (
     AZURE_PROVIDER,
@@ -89,6 +98,7 @@ REPLY_TIMEOUT_S = 600.0
 FIRST_LOOK = 1
 """Rows after which one looks whether stricter forms are refused indeed: in weaker ones answers are worse."""
 NO_FIELDS: Mapping[str, Any] = {}
+NO_IMAGES = Attached((), ())
 MAX_REPLY_CHARACTERS = 20_000
 """Characters of a reply that is shown to the model again with what is wrong with it."""
 CORRECTION_TEXT = (
@@ -159,6 +169,8 @@ class Chat(ChatPresets, Client):
     language: of requests and replies: "openai" for chat completions, "responses" for OpenAI's Responses,
         "anthropic" for Messages, "gemini" for generateContent, or a `Language`.
     body: more of the request's body, such as {"temperature": 0, "max_tokens": 200}.
+    images: columns of images and PDFs that are part of the question: their names, or `Images` with a bound on
+        their size. The type of each is recognised by its content.
     headers: more headers; keys in them are Secrets. http: options of the transport; by default a reply may
         take ten minutes.
 
@@ -181,12 +193,15 @@ class Chat(ChatPresets, Client):
     Raises TypeError and ValueError that name the argument. Calls raise HttpStatusError for other answers than
     200 and for an error in one, AnswerInvalid for a reply that does not fit, ReplyCut, ReplyRefused,
     ReplyOfOtherKind and ReplyFailed for replies without an answer, AnswerError for an answer without a reply,
-    ValueError for a row that lacks a field, errors of connections, and RuntimeError if the client is not
-    open. Calls belong on the thread of the loop on which it was entered.
+    ImageRefused for an image that is not sent, ValueError for a row that lacks a field, errors of
+    connections, and RuntimeError if the client is not open. Calls belong on the thread of the loop on which
+    it was entered.
     """
 
     # Of `answer` and `structure` counts what is sent: see `configuration`.
-    _beside_results = Client._beside_results | {"answer", "structure", "repairs", "prices", "language"}
+    _beside_results = Client._beside_results | {
+        *("answer", "structure", "repairs", "prices", "language", "images")
+    }
     column_adapter: ClassVar[str] = "pillarbox.spark.client_columns:answer_column"
     """The name of what makes a function of `async_udf` of it: see `pillarbox.providers`."""
     idempotent: ClassVar[bool] = True
@@ -206,6 +221,7 @@ class Chat(ChatPresets, Client):
     api_version: str | None = None
     language: str | Language = "openai"
     body: Mapping[str, Any] = field(default_factory=dict)
+    images: str | Sequence[str] | Images | None = None
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
     http: Http = field(
         default_factory=lambda: Http(read_timeout=REPLY_TIMEOUT_S, total_timeout=REPLY_TIMEOUT_S)
@@ -258,7 +274,20 @@ class Chat(ChatPresets, Client):
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of the fields that a row needs, in the order of `prompt`."""
-        return self._made.prompt.names
+        return self._made.fields
+
+    @property
+    def request_bytes(self) -> Callable[..., int] | None:
+        """The function that gives the bytes that a call for a row holds besides the row; None for few."""
+        return None if self._made.images is None else self._request_bytes
+
+    def _request_bytes(self, *row: object) -> int:
+        images = self._made.images
+        try:
+            return 0 if images is None else encoded_bytes(images, values_by_name(row, self.fields))
+        except ValueError:
+            # The call says what the row lacks.
+            return 0
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -274,6 +303,8 @@ class Chat(ChatPresets, Client):
             # OpenAI's alone, as it has been told since before there were others.
             fields = first.fields.get("response_format", first.fields or None)
             told["asked"] = [[json.dumps(fields), first.instruction]]
+        if self._made.images is not None:
+            told["images"] = [*self._made.images.names]
         return told if language.name == "openai" else {**told, "language": language.name}
 
     # -- answers ---------------------------------------------------------------------------------------------
@@ -305,22 +336,25 @@ class Chat(ChatPresets, Client):
         if any(value is None for value in values.values()):
             return Result(None, usage=0.0)
         messages = [{"role": "user", "content": self._made.prompt.filled(values)}]
+        images, language = NO_IMAGES, self._made.language
+        if self._made.images is not None:
+            images = attached(self._made.images, values, language.media_types, language.url_schemes)
         if self.system is not None:
             messages.insert(0, {"role": "system", "content": self.system})
         urls = self._made.urls
         if urls.only is not None:
-            return await self._asked(urls.only, messages)
-        return await urls.call(self._asked, messages)
+            return await self._asked(urls.only, messages, images)
+        return await urls.call(self._asked, messages, images)
 
-    async def _asked(self, url: str, messages: list[dict[str, str]]) -> Result:
+    async def _asked(self, url: str, messages: list[dict[str, str]], images: Attached) -> Result:
         """The reply of one address, with a fitting answer in it where one is wanted."""
         if self._made.answer is None:
-            reply = await self._ask(url, messages, None)
+            reply = await self._ask(url, messages, images, None)
             return Result(reply.text, usage=reply.usage)
         former = _former()
         walk = self._forms(url).walk(None if former is None else former.form)
         try:
-            reply = await self._answered(url, messages, former, walk)
+            reply = await self._answered(url, messages, images, former, walk)
             self._check(reply, walk)
         finally:
             walk.end()
@@ -335,7 +369,12 @@ class Chat(ChatPresets, Client):
         return found
 
     async def _answered(
-        self, url: str, messages: list[dict[str, str]], former: AnswerInvalid | None, walk: Walk
+        self,
+        url: str,
+        messages: list[dict[str, str]],
+        images: Attached,
+        former: AnswerInvalid | None,
+        walk: Walk,
     ) -> _Reply:
         """The reply in the first form of `walk` that the service does not refuse.
 
@@ -344,7 +383,8 @@ class Chat(ChatPresets, Client):
         while True:
             form = self._made.forms[walk.form]
             try:
-                return await self._ask(url, [*form.extended(messages), *_corrections(former)], form)
+                asked = [*form.extended(messages), *_corrections(former)]
+                return await self._ask(url, asked, images, form)
             except HttpStatusError as error:
                 failed = await walk.refused(error)
                 if failed is not None:
@@ -366,17 +406,24 @@ class Chat(ChatPresets, Client):
             raise invalid from None
         walk.answered()
 
-    async def _ask(self, url: str, messages: Sequence[Mapping[str, str]], form: Form | None) -> _Reply:
+    async def _ask(
+        self, url: str, messages: Sequence[Mapping[str, Any]], images: Attached, form: Form | None
+    ) -> _Reply:
         """Send one request. Raises HttpStatusError, AnswerError and NoReply."""
         language = self._made.language
+        if images.images:
+            messages = _with_images(messages, images, language)
         body = language.body(self.model, messages, NO_FIELDS if form is None else form.fields, self.body)
         sent = whole_text(
             "prompt", json.dumps(body, separators=(",", ":"), ensure_ascii=False), self.http.surrogates
         )
         content = sent.encode()
-        # Without the address of a name.
-        headers = language.headers_of(url.partition("#")[0], content)
-        response = await self._send("POST", url, headers=headers, body=content)
+        if images.contents:
+            response = await self._sent_with_images(url, content, images)
+        else:
+            # Without the address of a name.
+            headers = language.headers_of(url.partition("#")[0], content)
+            response = await self._send("POST", url, headers=headers, body=content)
         # Looked at before it is parsed: hardly any reply has the word, and each call would pay.
         if response.status != OK or b'"error"' in response.body:
             failed = error_of(url, response)
@@ -409,6 +456,25 @@ class Chat(ChatPresets, Client):
             error = AnswerError(str(half))
             error.usage = usage
         raise error
+
+    async def _sent_with_images(self, url: str, body: bytes, images: Attached) -> Response:
+        """Send a request with the base64 of images in place of their marks.
+
+        The request is gone when this has returned or raised: a retry makes another one of the row.
+        """
+        content, spans = images.filled(body)
+        try:
+            headers = self._made.language.headers_of(url.partition("#")[0], content)
+            response = await self._send("POST", url, headers=headers, body=content)
+            if response.status != OK or b'"error"' in response.body:
+                # A gateway may quote the request that it refuses.
+                response = response._replace(body=without_quotes(response.body, content, spans))
+            return response
+        except BaseException as error:
+            release_frames(error)
+            raise
+        finally:
+            del content
 
     def _no_completion(self, url: str, response: Response, usage: Usage | None) -> AnswerError:
         error = AnswerError(
@@ -467,6 +533,8 @@ class _Made:
 
     def __init__(self, chat: Chat) -> None:
         self.prompt = Prompt(chat.prompt)
+        self.images = images_of(chat.images, self.prompt.names)
+        self.fields = self.prompt.names + (() if self.images is None else self.images.names)
         self.answer = None if chat.answer is None else Answer(chat.answer)
         self.language = language = language_of(chat.language)
         self.forms: list[Form] = []
@@ -480,6 +548,17 @@ class _Made:
         if language.name != "openai":
             scope = f"chat in {language.name}", *scope[1:]
         self.urls = addresses_of(chat.base_url, request_urls(chat.base_url, path), scope)
+
+
+def _with_images(
+    messages: Sequence[Mapping[str, Any]], images: Attached, language: Language
+) -> Sequence[Mapping[str, Any]]:
+    """The messages with the images in the question, the first of the user's."""
+    found = [*messages]
+    place = 1 if found[0]["role"] == "system" else 0
+    question = found[place]
+    found[place] = {**question, "content": language.content(question["content"], images.images)}
+    return found
 
 
 def _former() -> AnswerInvalid | None:

@@ -15,13 +15,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from pillarbox.clients.answers import Answer
+from pillarbox.clients.images import IMAGE_TYPES, PDF, Image
 from pillarbox.clients.named_languages import language_named
 from pillarbox.clients.structure import Form, forms_by
 
-Messages: TypeAlias = Sequence[Mapping[str, str]]
+Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Fields: TypeAlias = Mapping[str, Any]
 """Messages of a chat, and fields of the body of a request."""
 
+FILE_NAME = "file.pdf"
+"""The name of a PDF in a request: services ask for one, and a column has none."""
 JSON_BODY = {"Content-Type": "application/json"}
 MODULES = {
     "openai": "pillarbox.clients.language:Language",
@@ -54,7 +57,9 @@ class Language:
     name: stands in the key of a cache, as another language gives other answers. path: of requests, after the
     base URL; `{model}` is the model. provider: the service's name for OpenTelemetry. key_header: the header
     of the key, "bearer" for a bearer token. headers: of each request. own_fields: fields of a body that the
-    client sets. enough_tokens: how a user allows a longer reply, for an error. Any thread.
+    client sets. enough_tokens: how a user allows a longer reply, for an error. media_types: types of images
+    and files that the service takes. url_schemes: of addresses of images. text_part: fields of a part with
+    `text` beside images. Any thread.
     """
 
     name: str = "openai"
@@ -65,6 +70,9 @@ class Language:
     headers: Mapping[str, str] = JSON_BODY
     own_fields: frozenset[str] = frozenset({"model", "messages", "response_format", "stream", "n"})
     enough_tokens: str = "body={'max_tokens': 2_000}"
+    media_types: frozenset[str] = IMAGE_TYPES | {PDF}
+    url_schemes: tuple[str, ...] = ("https", "http")
+    text_part: Mapping[str, str] = {"type": "text"}
 
     def forms(self, answer: Answer) -> list[Form]:
         """The ways to request an answer of a type, the strictest first."""
@@ -84,10 +92,24 @@ class Language:
     def body(self, model: str, messages: Messages, fields: Fields, more: Fields) -> dict[str, Any]:
         """The body of a request.
 
-        messages: with `role` ("system" for the first one at most, "user", "assistant") and `content`.
+        messages: with `role` ("system" for the first one at most, "user", "assistant") and `content`, which
+        is a text, or for a row with images what `content` gives.
         fields: of the form in which an answer is requested. more: those of `Chat(body=...)`.
         """
         return {"model": model, "messages": messages, **more, **fields}
+
+    def content(self, text: str, images: Sequence[Image]) -> Any:
+        """The content of a message with images and files: the parts of these, and then the text.
+
+        The base64 of an image is put in place of `Image.data` where the request is sent.
+        """
+        return [*map(self.part, images), {**self.text_part, "text": text}]
+
+    def part(self, image: Image) -> dict[str, Any]:
+        """The part of a message that is an image or a file."""
+        if image.is_file:
+            return {"type": "file", "file": {"filename": FILE_NAME, "file_data": image.address}}
+        return {"type": "image_url", "image_url": {"url": image.address}}
 
     def headers_of(self, url: str, body: bytes) -> Mapping[str, str]:
         """The headers of one request beside that of the key: `headers`, and a signature where there is one.
@@ -119,6 +141,17 @@ def instructions_apart(messages: Messages) -> tuple[str | None, Messages]:
     if messages[0]["role"] == "system":
         return messages[0]["content"], messages[1:]
     return None, messages
+
+
+def in_parts(messages: Messages, roles: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The messages with parts for contents. roles: those that have another name here, by their name."""
+    return [
+        {
+            "role": roles.get(each["role"], each["role"]),
+            "parts": [{"text": each["content"]}] if isinstance(each["content"], str) else each["content"],
+        }
+        for each in messages
+    ]
 
 
 def merged(body: Fields, fields: Fields) -> dict[str, Any]:

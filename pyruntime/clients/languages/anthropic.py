@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pillarbox.clients.answers import Answer
+from pillarbox.clients.images import Image
 from pillarbox.clients.language import JSON_BODY, Fields, Language, Messages, instructions_apart, merged
 from pillarbox.clients.structure import Form, forms_by
 from pillarbox.clients.usage_fields import under_openai_names
@@ -27,6 +28,7 @@ class Anthropic(Language):
     key_header = "x-api-key"
     headers: Mapping[str, str] = {**JSON_BODY, "anthropic-version": "2023-06-01"}
     own_fields = frozenset({"model", "messages", "system", "stream"})
+    url_schemes = ("https",)
 
     def forms(self, answer: Answer) -> list[Form]:
         """See `Language.forms`."""
@@ -44,6 +46,13 @@ class Anthropic(Language):
         system, rest = instructions_apart(messages)
         said = {} if system is None else {"system": [{"type": "text", "text": system, **CACHED}]}
         return merged({"model": model, "max_tokens": MAX_TOKENS, **said, "messages": rest, **more}, fields)
+
+    def part(self, image: Image) -> dict[str, Any]:
+        """See `Language.part`."""
+        source = {"type": "base64", "media_type": image.type, "data": image.data}
+        if image.url is not None:
+            source = {"type": "url", "url": image.url}
+        return {"type": "document" if image.is_file else "image", "source": source}
 
     def choice(self, reply: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `Language.choice`."""

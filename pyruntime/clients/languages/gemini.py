@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pillarbox.clients.answers import Answer
-from pillarbox.clients.language import Fields, Language, Messages, instructions_apart, merged
-from pillarbox.clients.languages.openapi_schema import openapi_schema
+from pillarbox.clients.images import GIF, Image
+from pillarbox.clients.language import Fields, Language, Messages, in_parts, instructions_apart, merged
+from pillarbox.clients.languages.openapi_schema import json_config, openapi_schema
 from pillarbox.clients.structure import Form, forms_by
 from pillarbox.clients.usage_fields import under_openai_names
 
@@ -21,24 +22,26 @@ class Gemini(Language):
     provider = "gcp.gemini"
     key_header = "x-goog-api-key"
     own_fields = frozenset({"model", "contents", "systemInstruction", "system_instruction"})
+    media_types, url_schemes = Language.media_types - {GIF}, ("https", "gs")
+    text_part: Mapping[str, str] = {}
     enough_tokens = "body={'generationConfig': {'maxOutputTokens': 2_000}}"
 
     def forms(self, answer: Answer) -> list[Form]:
         """See `Language.forms`."""
-        older = _config(responseSchema=openapi_schema(answer.plain_schema))
-        weaker = [Form("json_schema", older, ""), Form("json_object", _config(), "")]
-        return forms_by(answer, lambda schema: _config(responseJsonSchema=schema), weaker)
+        older = json_config(responseSchema=openapi_schema(answer.plain_schema))
+        weaker = [Form("json_schema", older, ""), Form("json_object", json_config(), "")]
+        return forms_by(answer, lambda schema: json_config(responseJsonSchema=schema), weaker)
 
     def body(self, model: str, messages: Messages, fields: Fields, more: Fields) -> dict[str, Any]:
         """See `Language.body`."""
         system, rest = instructions_apart(messages)
         said = {} if system is None else {"systemInstruction": {"parts": [{"text": system}]}}
-        roles = {"assistant": "model"}
-        contents = [
-            {"role": roles.get(each["role"], each["role"]), "parts": [{"text": each["content"]}]}
-            for each in rest
-        ]
-        return merged({**said, "contents": contents, **more}, fields)
+        return merged({**said, "contents": in_parts(rest, {"assistant": "model"}), **more}, fields)
+
+    def part(self, image: Image) -> dict[str, Any]:
+        """See `Language.part`."""
+        inline = {"mimeType": image.type, "data": image.data}
+        return {"inlineData": inline} if image.url is None else {"fileData": {"fileUri": image.url}}
 
     def choice(self, reply: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `Language.choice`."""
@@ -64,7 +67,3 @@ class Gemini(Language):
             in_all="totalTokenCount",
             kept="cachedContentTokenCount",
         )
-
-
-def _config(**schema: Any) -> dict[str, Any]:
-    return {"generationConfig": {"responseMimeType": "application/json", **schema}}

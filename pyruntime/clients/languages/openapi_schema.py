@@ -39,3 +39,8 @@ def openapi_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _enum_of(kind: str, schema: Mapping[str, Any]) -> list[Any]:
     return [each for each in schema.get("enum", ()) if isinstance(each, str)] if kind == "string" else []
+
+
+def json_config(**schema: Any) -> dict[str, Any]:
+    """The field of a request to Gemini that asks for JSON, of a schema where there is one."""
+    return {"generationConfig": {"responseMimeType": "application/json", **schema}}

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pillarbox.clients.answers import Answer
-from pillarbox.clients.language import Fields, Language, Messages, instructions_apart, merged
+from pillarbox.clients.images import Image
+from pillarbox.clients.language import FILE_NAME, Fields, Language, Messages, instructions_apart, merged
 from pillarbox.clients.structure import Form, forms_by
 
 
@@ -17,6 +18,7 @@ class Responses(Language):
     path = "/responses"
     own_ends = ("/responses",)
     own_fields = frozenset({"model", "input", "instructions", "stream", "background"})
+    text_part: Mapping[str, str] = {"type": "input_text"}
     enough_tokens = "body={'max_output_tokens': 2_000}"
 
     def forms(self, answer: Answer) -> list[Form]:
@@ -35,6 +37,12 @@ class Responses(Language):
         system, rest = instructions_apart(messages)
         said = {} if system is None else {"instructions": system}
         return merged({"model": model, **said, "input": rest, "store": False, **more}, fields)
+
+    def part(self, image: Image) -> dict[str, Any]:
+        """See `Language.part`."""
+        if image.is_file:
+            return {"type": "input_file", "filename": FILE_NAME, "file_data": image.address}
+        return {"type": "input_image", "image_url": image.address}
 
     def choice(self, reply: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `Language.choice`."""
