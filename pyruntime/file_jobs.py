@@ -32,6 +32,8 @@ COMPLETE, INCOMPLETE, FAILED, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses: each row has its result; rows lack one; an error; Ctrl-C."""
 PIECE_ROWS = 50_000
 """Rows that are in memory at once, with their results."""
+PIECE_BYTES = 256 * 2**20
+"""Bytes of such rows, where a file says how many it has: those with images are few."""
 ATTEMPTS = 5
 UID = "pillarbox command"
 LINES = (".jsonl", ".ndjson", ".json")
@@ -104,6 +106,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         parser.add_argument("--into", default="vector", help="the column of vectors (vector)")
     else:
         parser.add_argument("--prompt", required=True, help="the question, with columns in braces")
+        parser.add_argument("--image", nargs="+", metavar="COLUMN", help="columns of images and PDFs")
         parser.add_argument("--into", help="the column of the answer; without it one for each of its fields")
         parser.add_argument("--schema", type=Path, help="a file with the JSON schema of the answer")
     parser.add_argument("--key", metavar="VARIABLE", help="the environment variable with the key")
@@ -151,7 +154,8 @@ def _column_of(command: str, words: argparse.Namespace) -> Callable[..., Any]:
         )
     answer = None if words.schema is None else json.loads(words.schema.read_text("utf-8"))
     into = words.into or ("answer" if answer is None else None)
-    chat = _client(Chat, CHATS, words.client, {"prompt": words.prompt, "answer": answer, **known})
+    asked = {"prompt": words.prompt, "images": words.image, "answer": answer}
+    chat = _client(Chat, CHATS, words.client, {**asked, **known})
     return lambda table, **more: ask(table, client=chat, into=into, keep=keep, **more)
 
 
@@ -178,8 +182,11 @@ def _pieces(path: Path) -> tuple[int, Iterable[Any]]:
         from pyarrow import parquet
 
         file = parquet.ParquetFile(path)
-        batches = file.iter_batches(PIECE_ROWS)
-        return file.metadata.num_rows, (pa.Table.from_batches([batch]) for batch in batches)
+        about = file.metadata
+        nbytes = sum(about.row_group(place).total_byte_size for place in range(about.num_row_groups))
+        rows = min(PIECE_ROWS, max(1, PIECE_BYTES * about.num_rows // max(1, nbytes)))
+        batches = file.iter_batches(rows)
+        return about.num_rows, (pa.Table.from_batches([batch]) for batch in batches)
     if kind == ".csv":
         from pyarrow import csv
 

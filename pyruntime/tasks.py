@@ -35,13 +35,15 @@ Frame = TypeVar("Frame")
 
 MAX_LABELS = 500
 """Labels of a classification, at most: services take enumerations of about so many values."""
+IMAGES_ALONE = "The text is in the images."
+"""The question of a task where a row has no text beside its images."""
 MAX_WORDS = 100
 """Words of a summary, at most, unless the user says others."""
 
 
 def classify(
     df: Frame,
-    text: str,
+    text: str | None,
     labels: Sequence[str] | Mapping[str, str],
     *,
     client: Chat,
@@ -51,9 +53,9 @@ def classify(
 ) -> Frame:
     """Add a column with the label of each text; null for a null text.
 
-    df: as for `ask`. text: the column of texts. labels: two or more, or what each of them means, by label.
-    client: a `Chat`, whose service, model and limits count; its prompt, system and answer are those of the
-    task. keep, options: as for `ask`.
+    df: as for `ask`. text: the column of texts; None for the images of the client alone. labels: two or more, or what each of them means, by label.
+    client: a `Chat`, whose service, model, limits and images count; its prompt, system and answer are those
+    of the task. keep, options: as for `ask`.
 
         >>> import pyarrow
         >>> from pillarbox.clients import Chat
@@ -75,7 +77,7 @@ def classify(
 
 def extract(
     df: Frame,
-    text: str,
+    text: str | None,
     answer: object,
     *,
     client: Chat,
@@ -109,7 +111,7 @@ def extract(
 
 def summarize(
     df: Frame,
-    text: str,
+    text: str | None,
     *,
     client: Chat,
     max_words: int = MAX_WORDS,
@@ -138,7 +140,7 @@ def summarize(
 
 def translate(
     df: Frame,
-    text: str,
+    text: str | None,
     language: str,
     *,
     client: Chat,
@@ -168,7 +170,11 @@ def translate(
 
 
 def classifier(
-    client: Chat, labels: Sequence[str] | Mapping[str, str], *, column: str = "text", into: str = "label"
+    client: Chat,
+    labels: Sequence[str] | Mapping[str, str],
+    *,
+    column: str | None = "text",
+    into: str = "label",
 ) -> Chat:
     """Return the `Chat` that gives the label of a text, as an object with the field `into`.
 
@@ -203,7 +209,7 @@ def classifier(
     return _asked(client, column, system, schema)
 
 
-def extractor(client: Chat, answer: object, *, column: str = "text") -> Chat:
+def extractor(client: Chat, answer: object, *, column: str | None = "text") -> Chat:
     """Return the `Chat` that gives the values that a text has for the fields of a type.
 
         >>> from pillarbox.clients import Chat
@@ -220,7 +226,7 @@ def extractor(client: Chat, answer: object, *, column: str = "text") -> Chat:
     return _asked(client, column, system, answer)
 
 
-def summarizer(client: Chat, max_words: int = MAX_WORDS, *, column: str = "text") -> Chat:
+def summarizer(client: Chat, max_words: int = MAX_WORDS, *, column: str | None = "text") -> Chat:
     """Return the `Chat` that gives a summary of a text.
 
         >>> from pillarbox.clients import Chat
@@ -238,7 +244,7 @@ def summarizer(client: Chat, max_words: int = MAX_WORDS, *, column: str = "text"
     return _asked(client, column, system, None)
 
 
-def translator(client: Chat, language: str, *, column: str = "text") -> Chat:
+def translator(client: Chat, language: str, *, column: str | None = "text") -> Chat:
     """Return the `Chat` that gives a translation of a text.
 
         >>> from pillarbox.clients import Chat
@@ -254,9 +260,13 @@ def translator(client: Chat, language: str, *, column: str = "text") -> Chat:
     )
 
 
-def _asked(client: Chat, column: str, system: str, answer: object) -> Chat:
+def _asked(client: Chat, column: str | None, system: str, answer: object) -> Chat:
     if not isinstance(client, Chat):
         raise TypeError(f"client={client!r:.200}: must be a pillarbox.clients.Chat")
-    check_text("column", column)
+    if column is not None:
+        check_text("column", column)
+    elif not client.image_fields:
+        raise ValueError("text=None: is for a client with images=...; give the column of the texts")
     # A text is data, whatever it says: it stands apart from the instructions.
-    return dataclasses.replace(client, prompt=f"{{{column}}}", system=system, answer=answer)
+    prompt = IMAGES_ALONE if column is None else f"{{{column}}}"
+    return dataclasses.replace(client, prompt=prompt, system=system, answer=answer)

@@ -31,14 +31,15 @@ class RowAdmission:
     """Makes a call of each row that has room; it waits for its slot, or has its result at once.
 
     call_of: makes the call of a row that another function of a chain gave; None for the first function.
-    weights: counts rows; None where no bytes are
-    limited. `restored` are rows of a snapshot that wait for their admission, with their states. `is_stuck`:
-    rows wait in front of the operator. `has_ended`: no row comes any more.
+    weights: counts rows; None where no bytes are limited. beside: gives the bytes that the call of a row
+    holds besides the row; None for none worth counting. `restored` are rows of a snapshot that wait for their
+    admission, with their states. `is_stuck`: rows wait in front of the operator. `has_ended`: no row comes
+    any more.
     """
 
     __slots__ = (
         *("has_ended", "is_stuck", "restored", "_emitter", "_call_of", "_meter", "_queue"),
-        *("_scheduler", "_waiting", "_weights"),
+        *("_beside", "_scheduler", "_waiting", "_weights"),
     )
 
     def __init__(
@@ -48,8 +49,10 @@ class RowAdmission:
         weights: HeldBytes | None,
         *,
         call_of: Callable[[Any, int], Call] | None,
+        beside: Callable[[Any], int] | None = None,
     ) -> None:
         self._scheduler = scheduler
+        self._beside = None if weights is None else beside
         self._emitter = emitter
         self._weights = weights
         self._call_of = call_of
@@ -103,7 +106,8 @@ class RowAdmission:
     def _admit(self, batch: RowBatch, room: int) -> None:
         """Let rows of `batch` in, at most `room`, and no more than the limit of bytes allows."""
         size, weights = batch.row_bytes, self._weights
-        if self._call_of is not None or (weights is not None and size is None):
+        is_alike = weights is None or size is not None
+        if self._call_of is not None or self._beside is not None or not is_alike:
             self._admit_each(batch, room)
             return
         # The usual case, on the path of every row.
@@ -118,8 +122,10 @@ class RowAdmission:
     def _admit_each(self, batch: RowBatch, room: int) -> None:
         """Let rows in one by one: each is weighed, or comes from another function."""
         put, size = self._queue.put, batch.row_bytes
-        weights, call_of = self._weights, self._call_of
+        weights, call_of, beside = self._weights, self._call_of, self._beside
         is_behind = call_of is not None
+        # Rows that are alike are counted together, at the end.
+        is_alike = size is not None and beside is None
         calls: list[Call] = []
         admitted = 0
         position = batch.position
@@ -127,6 +133,8 @@ class RowAdmission:
             held = (
                 size_of(row.row if is_behind else row) if size is None and weights is not None else size or 0
             )
+            if beside is not None:
+                held += beside(row.row if is_behind else row)
             call = Call(row, held) if call_of is None else call_of(row, held)
             call.handle = put(call)
             admitted += 1
@@ -138,13 +146,13 @@ class RowAdmission:
                 self._emitter.complete(call, call.row)
             else:
                 calls.append(call)
-            if weights is not None and size is None:
+            if weights is not None and not is_alike:
                 weights.held += held
                 if weights.held >= weights.most:
                     batch.position = position + admitted
                     break
         self._call(calls, admitted)
-        if weights is not None and size is not None:
+        if weights is not None and size is not None and is_alike:
             weights.held += admitted * size
 
     def _call(self, calls: list[Call], admitted: int) -> None:

@@ -32,7 +32,7 @@ from pillarbox.aio.admission import RowAdmission
 from pillarbox.aio.calls import Call, OperatorFunctions
 from pillarbox.aio.emission import ResultEmitter
 from pillarbox.aio.errors import TooManyFailures
-from pillarbox.aio.function import ResultConverter
+from pillarbox.aio.function import ResultConverter, request_bytes_of
 from pillarbox.aio.function_runner import runner_of
 from pillarbox.aio.hedging import HedgingScheduler
 from pillarbox.aio.held_bytes import HeldBytes
@@ -121,7 +121,9 @@ class AsyncWaitOperator(Operator):
             session=ledger_session,
         )
         call_of = None if place.is_first else place.call_of
-        self._admission = admission = RowAdmission(scheduler, emitter, weights, call_of=call_of)
+        self._admission = admission = RowAdmission(
+            scheduler, emitter, weights, call_of=call_of, beside=request_bytes_of(fn, spread=spread)
+        )
         self._time = TimeAccount(name, scheduler, emitter, admission, ledger_session, watcher)
         more_rows = admission.may_get_rows
         self._make_runner = partial(

@@ -34,16 +34,66 @@ _GROUP_MEMBERS = 3
 _MARK = "[pillarbox] "
 _MARKED = re.compile(r'\[pillarbox\] \{"error": "(?P<name>\w+)"')
 """Begins the line that says an error once more, for programs that have no more of it than its text."""
+LONG_BINARY = 100
+"""Characters from which on the picture of a binary value, or of base64, is its size: nobody reads it."""
+_BINARY = re.compile(r"""(?<![A-Za-z0-9_])b(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
+_ESCAPE = re.compile(r"\\(?:x[0-9a-f]{2}|.)")
+_LONG_WORD = re.compile(rf"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{{{LONG_BINARY},}}={{0,2}}")
 
 
 def shorten(value: object, limit: int = _ROW_CHARACTERS, redact: Redact = DEFAULT) -> str:
     """A one-line picture of `value`, redacted, of at most `limit` characters; never raises."""
     try:
-        text = repr(value)
+        text = repr(_light(value))
     except BaseException as error:
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     # Before it is cut: half a key is known by nobody.
-    return cut(redact.text(" ".join(text.split())), limit)
+    return cut(redact.text(" ".join(without_binaries(text).split())), limit)
+
+
+class _Size:
+    """Stands for a binary value in the picture of a row."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __repr__(self) -> str:
+        return f"<{self._size:,} bytes>"
+
+
+def _light(value: object, depth: int = 3) -> object:
+    """`value` without long binary values, also in collections: to write megabytes takes a second."""
+    kind = type(value)
+    if kind is bytes or kind is bytearray:
+        size = len(value)  # type: ignore[arg-type]
+        return value if size < LONG_BINARY else _Size(size)
+    if not depth:
+        return value
+    if kind is dict:
+        return {name: _light(each, depth - 1) for name, each in value.items()}  # type: ignore[attr-defined]
+    if kind is list or kind is tuple:
+        return kind([_light(each, depth - 1) for each in value])  # type: ignore[attr-defined]
+    return value
+
+
+def without_binaries(text: str) -> str:
+    """The picture of a value without the contents of images and files in it: the size in their place.
+
+    These are binary values of more than some bytes, and what is as long a word in base64.
+    """
+    if len(text) < LONG_BINARY:
+        return text
+    if "b'" in text or 'b"' in text:
+        text = _BINARY.sub(_size_of_binary, text)
+    return _LONG_WORD.sub(lambda word: f"<{len(word[0]):,} characters>", text)
+
+
+def _size_of_binary(found: re.Match[str]) -> str:
+    if len(found[0]) < LONG_BINARY:
+        return found[0]
+    # An escape is one byte: \xff, \n, \\.
+    size = len(_ESCAPE.sub(".", found[0])) - len("b''")
+    return f"<{size:,} bytes>"
 
 
 def said(error: BaseException, redact: Redact = DEFAULT) -> str:

@@ -207,6 +207,19 @@ def gives_one_row(fn: Callable[..., Any]) -> bool:
     return getattr(fn, "gives_one_row", False) is True
 
 
+def request_bytes_of(fn: Callable[..., Any], *, spread: bool = False) -> Callable[[Any], int] | None:
+    """Return the function of a row that gives the bytes that a call of `fn` holds besides it; None for few.
+
+    A client says it that makes a large request of each row. spread: rows are tuples of arguments.
+    """
+    found: Callable[..., int] | None = getattr(fn, "request_bytes", None)
+    if found is None or not callable(found):
+        return None
+    if spread:
+        return lambda row: found(*row)
+    return found
+
+
 def is_resource(fn: Callable[..., Any]) -> bool:
     """Return True if `fn` is a context manager, asynchronous or plain."""
     return hasattr(type(fn), "__aenter__") or hasattr(type(fn), "__enter__")

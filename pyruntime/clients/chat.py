@@ -273,8 +273,18 @@ class Chat(ChatPresets, Client):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of the fields that a row needs, in the order of `prompt`."""
-        return self._made.fields
+        """The names of the fields that a row needs, in the order of `prompt`, and then of `images`."""
+        return self.prompt_fields + self.image_fields
+
+    @property
+    def prompt_fields(self) -> tuple[str, ...]:
+        """Those of `fields` whose texts stand in the prompt."""
+        return self._made.prompt.names
+
+    @property
+    def image_fields(self) -> tuple[str, ...]:
+        """Those of `fields` that are images."""
+        return () if self._made.images is None else self._made.images.names
 
     @property
     def request_bytes(self) -> Callable[..., int] | None:
@@ -283,11 +293,15 @@ class Chat(ChatPresets, Client):
 
     def _request_bytes(self, *row: object) -> int:
         images = self._made.images
+        assert images is not None
         try:
-            return 0 if images is None else encoded_bytes(images, values_by_name(row, self.fields))
+            encoded = encoded_bytes(images, values_by_name(row, self.fields))
         except ValueError:
             # The call says what the row lacks.
             return 0
+        # What comes from Arrow is there twice: in its batch, by which the row is weighed, and decoded.
+        is_decoded = len(row) > 1 or getattr(row[0], "__is_view__", False)
+        return encoded + (encoded // 4 * 3 if is_decoded else 0)
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -332,7 +346,7 @@ class Chat(ChatPresets, Client):
 
     async def __call__(self, *row: object) -> Any:
         """Ask for one row: see the class."""
-        values = values_by_name(row, self.fields)
+        values = values_by_name(row, self._made.fields)
         if any(value is None for value in values.values()):
             return Result(None, usage=0.0)
         messages = [{"role": "user", "content": self._made.prompt.filled(values)}]

@@ -38,6 +38,7 @@ from pillarbox.aio.stages import resolve_stages
 from pillarbox.aio.usage import Result
 from pillarbox.clients.chat import Chat
 from pillarbox.clients.embeddings import Embeddings
+from pillarbox.clients.images import Images
 from pillarbox.ledger import Ledger
 from pillarbox.spark.answer_types import spark_type, value_reader
 from pillarbox.spark.column_functions import check_budget
@@ -239,6 +240,12 @@ class AroundClient:
         return is_idempotent(self._client)
 
     @property
+    def request_bytes(self) -> Callable[..., int] | None:
+        """The function of the client that gives the bytes of a call besides its row, if it has one."""
+        found: Callable[..., int] | None = getattr(self._client, "request_bytes", None)
+        return found
+
+    @property
     def agrees_on_length(self) -> bool:
         """True if tasks have to agree on the length of the client's vectors."""
         return getattr(self._client, "agrees_on_length", False)
@@ -353,6 +360,7 @@ def ask(
     df: Frame,
     *,
     client: Chat,
+    images: str | Sequence[str] | Images | None = None,
     into: str | None = None,
     keep: str | Sequence[str] = "*",
     progress: JobProgress | bool | None = None,
@@ -363,7 +371,7 @@ def ask(
 
     df: as for `embed_text`; its columns fill the prompt. A row with a null in one of these gets nulls, and
         no request is sent.
-    client: a `Chat`.
+    client: a `Chat`. images: columns of images and PDFs, as for `Chat`, in place of the client's own.
     into: the name of one column, a string or the struct of the answer; None for a column of each of the
         answer's fields.
     keep: as for `async_map`; by default all columns. progress, options and the others: as for `async_map`. A
@@ -390,8 +398,13 @@ def ask(
     frame = frame_of(df)
     if not isinstance(client, Chat):
         raise TypeError(f"client={shorten(client)}: must be a pillarbox.clients.Chat")
+    if images is not None:
+        client = dataclasses.replace(client, images=images)
     check_question(client, resolve_options(options, more))
-    fields = [check_column("prompt", name, frame.columns) for name in client.fields]
+    fields = [check_column("prompt", name, frame.columns) for name in client.prompt_fields]
+    for name in client.image_fields:
+        check_image_type(name, frame.schema[check_column("images", name, frame.columns)].dataType)
+        fields.append(name)
     kind = answer_type(client)
     if into is not None:
         schema = T.StructType([T.StructField(check_text("into", into), kind)])
@@ -402,6 +415,16 @@ def ask(
     fn = _Answers(client, kind, as_row=into is None)
     made: Frame = map_client(frame, fn, schema, keep, progress, options, {**more}, fields)
     return made
+
+
+def check_image_type(name: str, kind: T.DataType) -> None:
+    """Raise TypeError for the type of a column that has no images."""
+    of = kind.elementType if isinstance(kind, T.ArrayType) else kind
+    if not isinstance(of, T.BinaryType | T.StringType):
+        raise TypeError(
+            f"images: {name!r} is a column of {kind.simpleString()}; must be binary, a string that is an "
+            "address, or an array of these"
+        )
 
 
 def check_question(client: Chat, options: Options) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
@@ -173,7 +173,14 @@ def estimate_cost(
     if not measured:
         raise ValueError("df: has no rows, so there is nothing to estimate from")
     totals = from_json(json.loads(measured[0].totals))
-    found = forecast(totals, resolved, rows=rows, tasks=tasks, units=measured[0].units)
+    found = forecast(
+        totals,
+        resolved,
+        rows=rows,
+        tasks=tasks,
+        units=measured[0].units,
+        image_notes=[*_image_notes(fn, totals, rows)],
+    )
     print(found, file=file)
     return found
 
@@ -220,8 +227,19 @@ class SampleTask:
             yield pa.RecordBatch.from_pydict({"totals": [json.dumps(to_json(totals))], "units": [used]})
 
 
-def forecast(totals: Totals, options: Options, *, rows: int, tasks: int, units: float) -> Estimate:
-    """The estimate for `rows` rows, given what a sample took. units: of the rate, in all of its calls."""
+def forecast(
+    totals: Totals,
+    options: Options,
+    *,
+    rows: int,
+    tasks: int,
+    units: float,
+    image_notes: Sequence[str] = (),
+) -> Estimate:
+    """The estimate for `rows` rows, given what a sample took. units: of the rate, in all of its calls.
+
+    image_notes: what is not known of images.
+    """
     capacity = options.max_capacity if options.adaptive is None else totals.capacity
     growth = rows / totals.rows_in
     calls = totals.calls * growth
@@ -253,8 +271,31 @@ def forecast(totals: Totals, options: Options, *, rows: int, tasks: int, units: 
         p95=totals.latency.p95,
         longest=totals.latency.max,
         bound="rate" if by_rate > by_slots else "capacity",
-        notes=tuple(_notes(totals, options, rows, tasks, capacity)),
+        notes=(*_notes(totals, options, rows, tasks, capacity), *image_notes),
     )
+
+
+def _image_notes(fn: object, totals: Totals, rows: int) -> Iterator[str]:
+    images = getattr(fn, "images", None)
+    columns = getattr(fn, "image_fields", ())
+    if not columns:
+        return
+    tokens = getattr(images, "tokens", None)
+    if tokens is None:
+        counted = (
+            "those of the sample are counted by the service, and larger images take more"
+            if totals.tokens
+            else "the service does not count them"
+        )
+        yield (
+            f"the tokens of images ({', '.join(columns)}) are unknown: {counted}; Images(tokens=...) gives "
+            "their number"
+        )
+    else:
+        yield (
+            f"images take {number(float(tokens * rows * len(columns)))} tokens at {tokens:,} each, as Images "
+            "says, if each row has one in each column"
+        )
 
 
 def _notes(totals: Totals, options: Options, rows: int, tasks: int, capacity: int) -> Iterator[str]:
