@@ -53,7 +53,8 @@ def classify(
 ) -> Frame:
     """Add a column with the label of each text; null for a null text.
 
-    df: as for `ask`. text: the column of texts; None for the images of the client alone. labels: two or more, or what each of them means, by label.
+    df: as for `ask`. text: the column of texts; None for the images of the client alone.
+    labels: two or more, or what each of them means, by label.
     client: a `Chat`, whose service, model, limits and images count; its prompt, system and answer are those
     of the task. keep, options: as for `ask`.
 

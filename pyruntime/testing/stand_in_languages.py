@@ -15,6 +15,13 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
+from pillarbox.testing.stand_in_images import (
+    IMAGE_TOKENS,
+    Content,
+    anthropic_content,
+    gemini_content,
+    responses_content,
+)
 from pillarbox.testing.stand_in_values import SchemaRefused, count_tokens, reply
 
 
@@ -48,11 +55,24 @@ class _Said(NamedTuple):
 
 def _say(messages: list[dict[str, Any]], schema: Any, as_json: bool, most: float) -> _Said:
     """The text of a reply to messages in OpenAI's form. Raises SchemaRefused."""
-    text = reply(messages, schema, as_json)
+    images = images_in(messages)
+    text = " ".join(images) if images and not as_json else reply(messages, schema, as_json)
     asked, said = sum(count_tokens(str(each["content"])) for each in messages), count_tokens(text)
+    asked += IMAGE_TOKENS * len(images)
     if said > most:
         return _Said(" ".join(text.split()[: int(most)]), asked, int(most), True)
     return _Said(text, asked, said, False)
+
+
+def images_in(messages: list[dict[str, Any]]) -> list[str]:
+    """The descriptions of all images of messages: a question about images is answered with them."""
+    return [image for each in messages for image in each.get("images", ())]
+
+
+def message_of(role: str, content: Content) -> dict[str, Any]:
+    """A message in OpenAI's form, with descriptions in place of images."""
+    images = {"images": [*content.images]} if content.images else {}
+    return {"role": role, "content": content.text, **images}
 
 
 Refuse = Callable[..., Refused]
@@ -64,18 +84,9 @@ def _no_others(body: Mapping[str, Any], known: str, refuse: Refuse, said: str) -
             raise refuse(said.format(name=name))
 
 
-def _text_of_parts(content: object, kinds: tuple[str, ...], refuse: Refuse) -> str:
-    """The text of a message's content: a text, or parts of these kinds."""
-    if isinstance(content, str) and content:
-        return content
-    if not isinstance(content, list) or not content:
-        raise refuse("messages: text content must be a string, or blocks of text, and not be empty")
-    if all(isinstance(each, dict) and each.get("type") in kinds and each.get("text") for each in content):
-        return "".join(each["text"] for each in content)
-    raise refuse(f"messages.content: blocks must be of {', '.join(kinds)}, and text non-empty")
-
-
-def _messages(given: object, roles: tuple[str, ...], kinds: tuple[str, ...], refuse: Refuse) -> list[Any]:
+def _messages(
+    given: object, roles: tuple[str, ...], read: Callable[[object, Refuse], Content], refuse: Refuse
+) -> list[Any]:
     if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
         raise refuse("messages: at least one message is required")
     found = []
@@ -85,7 +96,7 @@ def _messages(given: object, roles: tuple[str, ...], kinds: tuple[str, ...], ref
         )
         if each.get("role") not in roles:
             raise refuse(f"messages: Unexpected role {each.get('role')!r}; allowed are {', '.join(roles)}")
-        found.append({"role": each["role"], "content": _text_of_parts(each.get("content"), kinds, refuse)})
+        found.append(message_of(each["role"], read(each.get("content"), refuse)))
     if found[0]["role"] == "assistant":
         raise refuse('messages: first message must use the "user" role')
     return found
@@ -137,8 +148,8 @@ def responses(body: dict[str, Any], headers: Mapping[str, str], model: str) -> A
         raise refuse("Missing required parameter: 'model'.")
     given = body.get("input")
     given = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    roles, kinds = ("user", "assistant", "system", "developer"), ("input_text", "output_text")
-    messages = _messages(given, roles, kinds, refuse)
+    roles = ("user", "assistant", "system", "developer")
+    messages = _messages(given, roles, responses_content, refuse)
     if "instructions" in body:
         messages.insert(0, {"role": "system", "content": body["instructions"]})
     form = (body.get("text") or {}).get("format") or {"type": "text"}
@@ -213,7 +224,7 @@ def anthropic(body: dict[str, Any], headers: Mapping[str, str], model: str) -> A
             raise refuse(f"{name}: Field required")
     if body["max_tokens"] < 1:
         raise refuse("max_tokens: Input should be greater than or equal to 1")
-    messages = _messages(body["messages"], ("user", "assistant"), ("text",), refuse)
+    messages = _messages(body["messages"], ("user", "assistant"), anthropic_content, refuse)
     system, kept = body.get("system"), 0
     if system is not None:
         blocks: Any = [{"type": "text", "text": system}] if isinstance(system, str) else system
@@ -325,9 +336,10 @@ def gemini(body: dict[str, Any], headers: Mapping[str, str], model: str) -> Answ
         if each.get("role", "user") not in ("user", "model"):
             raise refuse("Please use a valid role: user, model.")
         role = "assistant" if each.get("role") == "model" else "user"
-        messages.append({"role": role, "content": _gemini_text(each, refuse)})
+        messages.append(message_of(role, gemini_content(each, refuse)))
     if "systemInstruction" in body:
-        messages.insert(0, {"role": "system", "content": _gemini_text(body["systemInstruction"], refuse)})
+        system = gemini_content(body["systemInstruction"], refuse)
+        messages.insert(0, {"role": "system", "content": system.text})
     schema = _gemini_schema(config, model, refuse)
     as_json = config.get("responseMimeType") == "application/json"
     try:
@@ -349,13 +361,6 @@ def gemini(body: dict[str, Any], headers: Mapping[str, str], model: str) -> Answ
         "responseId": f"{zlib.crc32(asked):08x}",
     }
     return Answered(answer, asked, said.asked + said.answered)
-
-
-def _gemini_text(content: Any, refuse: Refuse) -> str:
-    parts = content.get("parts") if isinstance(content, dict) else None
-    if not isinstance(parts, list) or not all(isinstance(each.get("text"), str) for each in parts):
-        raise refuse("contents.parts must not be empty.")
-    return "".join(each["text"] for each in parts)
 
 
 def _gemini_schema(config: Mapping[str, Any], model: str, refuse: Refuse) -> Any:

@@ -27,7 +27,15 @@ from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from pillarbox.testing.stand_in_languages import KEY_HEADERS, LANGUAGES, Refused, key_refused
+from pillarbox.testing.stand_in_images import IMAGE_TOKENS, openai_content
+from pillarbox.testing.stand_in_languages import (
+    KEY_HEADERS,
+    LANGUAGES,
+    Refused,
+    images_in,
+    key_refused,
+    message_of,
+)
 from pillarbox.testing.stand_in_values import SchemaRefused, count_tokens, embed, reply
 from pillarbox.testing.stand_in_vectors import VECTORS
 from pillarbox.validate import (
@@ -227,7 +235,8 @@ def serve(
 
     The address `url` ends in `/v1`. Below it are `/embeddings`, `/chat/completions`, `/responses` and
     `/models` as in OpenAI's protocol, `/messages` as in Anthropic's and `/models/{model}:generateContent` as
-    in Gemini's, and `/rerank` as in vLLM's, which refuse what these refuse, `/planes/{tailnum}` (GET, JSON;
+    in Gemini's, and `/rerank` as in vLLM's, which refuse what these refuse (a question about images is
+    answered with their types and SHA-256), `/planes/{tailnum}` (GET, JSON;
     404 unless it is a tail number such as N14228), `/planes/{tailnum}/owner` (text in ISO-8859-1), `/planes`
     (POST of one or more tail numbers), and `/statistics`. Beside it are `/cohere/v2`, `/voyage/v1` and
     `/jina/v1` with their embeddings and `/rerank`, `/tei/rerank`, and `/api/embed` of Ollama's.
@@ -539,17 +548,20 @@ def _chat(service: StandInService, body: dict[str, Any]) -> bytes:
         raise Refused(HTTPStatus.BAD_REQUEST, "messages: must be a list of objects with role and content")
     if body.get("stream"):
         raise Refused(HTTPStatus.BAD_REQUEST, "stream: the stand-in answers as a whole")
+    messages = [_read(each) for each in messages]
+    images = images_in(messages)
     form = body.get("response_format") or {"type": "text"}
     kind = form.get("type") if isinstance(form, dict) else None
     if kind not in ("text", "json_object", "json_schema"):
         raise Refused(HTTPStatus.BAD_REQUEST, f"response_format: {kind!r} is not supported")
     schema = form.get("json_schema", {}).get("schema") if kind == "json_schema" else form.get("schema")
     try:
-        text = reply(messages, schema, kind != "text")
+        text = " ".join(images) if images and kind == "text" else reply(messages, schema, kind != "text")
     except SchemaRefused as refused:
         raise Refused(HTTPStatus.BAD_REQUEST, f"response_format: {refused}") from None
     most = body.get("max_completion_tokens") or body.get("max_tokens") or math.inf
     asked, said = sum(count_tokens(str(each.get("content"))) for each in messages), count_tokens(text)
+    asked += IMAGE_TOKENS * len(images)
     if said > most:
         text, said = " ".join(text.split()[: int(most)]), int(most)
         reason = "length"
@@ -567,3 +579,14 @@ def _chat(service: StandInService, body: dict[str, Any]) -> bytes:
         "usage": {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said},
     }
     return _json(completion)
+
+
+def _read(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with descriptions in place of images. Raises Refused."""
+    if not isinstance(message.get("content"), list):
+        return message
+
+    def refuse(said: str, code: str | None = None) -> Refused:
+        return Refused(HTTPStatus.BAD_REQUEST, said, code)
+
+    return message_of(str(message.get("role")), openai_content(message["content"], refuse))
