@@ -176,7 +176,7 @@ class Attached(NamedTuple):
 def attached(
     options: Images, values: Mapping[str, Any], types: frozenset[str], schemes: Sequence[str]
 ) -> Attached:
-    """The images of a row. Raises ImageRefused, and TypeError for a value that cannot be one.
+    """The images of a row. Raises ImageRefused.
 
     types, schemes: that the language takes.
     """
@@ -184,8 +184,9 @@ def attached(
     contents: list[Content] = []
     for name in options.names:
         value = values[name]
+        # A memoryview has lists of its own, and is one value.
         several = isinstance(value, list | tuple) or (
-            hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1
+            type(value).__name__ == "ndarray" and getattr(value, "ndim", 0) == 1
         )
         for place, each in enumerate(value if several else [value]):
             if each is None:
@@ -210,7 +211,7 @@ def _image_of(
             return Image(None, "", _checked_url(column, value, schemes))
         value = _decoded(column, value, start.end(), most)
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(
+        raise ImageRefused(
             f"images: {column!r} is a {type(value).__name__}; must be binary, an address, or a list of these"
         )
     size = value.nbytes if isinstance(value, memoryview) else len(value)

@@ -257,8 +257,8 @@ def _gemini_inline(inline: Mapping[str, Any], refuse: Refuse) -> str:
     if content is None:
         # The real one quotes what it cannot read.
         raise refuse(
-            "Invalid value at 'contents[0].parts[0].inline_data.data' (TYPE_BYTES), Base64 decoding failed for "
-            f'"{str(data)[:QUOTED_CHARACTERS]}"'
+            "Invalid value at 'contents[0].parts[0].inline_data.data' (TYPE_BYTES), Base64 decoding failed "
+            f'for "{str(data)[:QUOTED_CHARACTERS]}"'
         )
     if given not in GEMINI_TYPES:
         raise refuse(f"Unsupported MIME type: {given}")

@@ -56,7 +56,7 @@ class _Said(NamedTuple):
 def _say(messages: list[dict[str, Any]], schema: Any, as_json: bool, most: float) -> _Said:
     """The text of a reply to messages in OpenAI's form. Raises SchemaRefused."""
     images = images_in(messages)
-    text = " ".join(images) if images and not as_json else reply(messages, schema, as_json)
+    text = answer_of(messages, schema, as_json)
     asked, said = sum(count_tokens(str(each["content"])) for each in messages), count_tokens(text)
     asked += IMAGE_TOKENS * len(images)
     if said > most:
@@ -67,6 +67,13 @@ def _say(messages: list[dict[str, Any]], schema: Any, as_json: bool, most: float
 def images_in(messages: list[dict[str, Any]]) -> list[str]:
     """The descriptions of all images of messages: a question about images is answered with them."""
     return [image for each in messages for image in each.get("images", ())]
+
+
+def answer_of(messages: list[dict[str, Any]], schema: Any, as_json: bool) -> str:
+    """The text of a reply: what it says of images where no JSON is asked for. Raises SchemaRefused."""
+    images = images_in(messages)
+    wants_json = as_json or schema is not None or any('"properties"' in each["content"] for each in messages)
+    return " ".join(images) if images and not wants_json else reply(messages, schema, as_json)
 
 
 def message_of(role: str, content: Content) -> dict[str, Any]:

@@ -32,11 +32,12 @@ from pillarbox.testing.stand_in_languages import (
     KEY_HEADERS,
     LANGUAGES,
     Refused,
+    answer_of,
     images_in,
     key_refused,
     message_of,
 )
-from pillarbox.testing.stand_in_values import SchemaRefused, count_tokens, embed, reply
+from pillarbox.testing.stand_in_values import SchemaRefused, count_tokens, embed
 from pillarbox.testing.stand_in_vectors import VECTORS
 from pillarbox.validate import (
     check_int,
@@ -556,7 +557,7 @@ def _chat(service: StandInService, body: dict[str, Any]) -> bytes:
         raise Refused(HTTPStatus.BAD_REQUEST, f"response_format: {kind!r} is not supported")
     schema = form.get("json_schema", {}).get("schema") if kind == "json_schema" else form.get("schema")
     try:
-        text = " ".join(images) if images and kind == "text" else reply(messages, schema, kind != "text")
+        text = answer_of(messages, schema, kind != "text")
     except SchemaRefused as refused:
         raise Refused(HTTPStatus.BAD_REQUEST, f"response_format: {refused}") from None
     most = body.get("max_completion_tokens") or body.get("max_tokens") or math.inf
