@@ -19,8 +19,9 @@ import pandas as pd
 import pytest
 
 from pillarbox import async_map
-from pillarbox.clients import Chat, Embeddings, Http, HttpLookup, Language, Price, Secret
+from pillarbox.clients import Chat, Embeddings, Http, HttpLookup, Images, Language, Price, Secret
 from pillarbox.ledger import Ledger
+from tests.clients.pictures import png
 from tests.clients.raw_service import RawRequest, RawService, raw_answer
 from tests.clients.test_long_texts import TOKENIZERS
 
@@ -178,6 +179,10 @@ CHAT = [
     Case("base_url", {"base_url": "http://127.0.0.1:{port}/v2"}, why=ADDRESS),
     Case("model", {"model": "large"}),
     Case("prompt", {"prompt": "Judge: {text}"}),
+    Case("images", {"images": ["photo"]}),
+    Case("images", {"images": ["photo"]}, {"images": ["photo", "scan"]}),
+    Case("images", {"images": ["scan", "photo"]}, {"images": ["photo", "scan"]}),
+    Case("images", {"images": Images("photo", max_bytes=2_000, tokens=7)}, {"images": "photo"}),
     Case("answer", {"answer": mood()}),
     Case("answer", {"answer": described("from 0 to 9")}, {"answer": described("from 1 to 5")}),
     Case("answer", {"answer": Reversed}, {"answer": mood()}),
@@ -298,7 +303,8 @@ def sent(service: RawService, client: Any, ledger: Ledger | None = None) -> list
         rows: list[Any] = TEXTS
         options: dict[str, Any] = {"batch": client.batch}
     else:
-        rows, options = [{"text": text, "lang": "en"} for text in TEXTS], {}
+        images = {"photo": png(1), "scan": png(2)}
+        rows, options = [{"text": text, "lang": "en", **images} for text in TEXTS], {}
     list(async_map(rows, client, ledger=ledger, errors="column", **options))
     return sorted(
         request._replace(
