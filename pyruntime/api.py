@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, Ty
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import Chunk
 from pillarbox.aio.errors import Failed, Outcome, shorten
-from pillarbox.aio.function import with_parse
+from pillarbox.aio.function import request_bytes_of, with_parse
 from pillarbox.aio.intervals import CLOSE_TIMEOUT_S
 from pillarbox.aio.options import (
     ErrorMode,
@@ -76,6 +76,8 @@ log = logging.getLogger("pillarbox")
 
 READ_AHEAD_ITEMS = 128
 """Items read from an iterable before there is room for them."""
+READ_AHEAD_LARGE_ITEMS = 2
+"""The same of rows with images, of which each takes megabytes."""
 
 _numbers = itertools.count(1)
 
@@ -540,6 +542,7 @@ def _stream_of(
 ) -> ResultStream:
     ledgers = [stage.options.ledger for stage in stages if stage.options.ledger is not None]
     key = ledgers[0].key if ledgers else None
+    has_small_rows = request_bytes_of(stages[0].fn) is None
     stages = [
         stage._replace(convert=with_parse(stage.fn, stage.convert, keeps=stage.ledger_session is not None))
         for stage in stages
@@ -548,7 +551,7 @@ def _stream_of(
         stages,
         rows,
         loop_thread=thread,
-        read_ahead_items=READ_AHEAD_ITEMS,
+        read_ahead_items=READ_AHEAD_ITEMS if has_small_rows else READ_AHEAD_LARGE_ITEMS,
         opens=True,
         identify=identity_of_source(key),
     )

@@ -63,6 +63,14 @@ class Body(io.BytesIO):
 
     taken_at = 0.0
 
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self._content = content
+
+    def getbuffer(self) -> memoryview:
+        """Return the bytes that were given: aiohttp asks for their number, and BytesIO's own would copy them."""
+        return memoryview(self._content)
+
     def read(self, size: int | None = -1, /) -> bytes:
         """Return the next piece."""
         self.taken_at = time.monotonic()
