@@ -1,11 +1,12 @@
 """The memory of questions with images, over that of the same process without any.
 
-    python -m bench.images [--images 256] [--megabytes 5] [--in-flight 64] [--max-mib 1024] [--backend libcurl]
+    python -m bench.images [--images 256] [--megabytes 5] [--in-flight 64] [--max-mib 1024]
+        [--backend libcurl]
 
-A service in a process of its own answers a question after it has read it and held it for as long as it takes
-that `--in-flight` others are there too, so that so many are in flight at once. The rows come from a generator;
-each image is another one. Printed is the peak of the resident memory of the process that asks, by the kernel's
-own count, the bytes that `Buffer.max_bytes` had counted at most, and the CPU of a question.
+A service in a process of its own answers the first questions once `--in-flight` of them have been read, so
+that so many are in flight at once. The rows come from a generator, and each image is another one. Printed is the
+peak of the resident memory of the process that asks, by the system's count, the bytes that `Buffer.max_bytes`
+had counted at most, and the CPU of a question.
 """
 
 # Why a generator: rows of a list are in memory anyway, and are not weighed.
@@ -41,7 +42,8 @@ MIB = 2**20
 def serve(together: int) -> None:
     """Serve on a free port, which is printed; answers go out once so many requests have been read."""
     gate = threading.Condition()
-    waiting = [0, 0, 0.0]
+    # Now, and at most.
+    waiting = [0, 0]
 
     def answer(connection: socket.socket) -> None:
         file = connection.makefile("rb")
@@ -54,10 +56,10 @@ def serve(together: int) -> None:
                 size -= len(file.read(min(size, MIB)))
             with gate:
                 waiting[0] += 1
-                most = waiting[1] = max(waiting[1], waiting[0])
+                waiting[1] = max(waiting[1], waiting[0])
                 gate.notify_all()
-                # The last ones of a job are fewer.
-                gate.wait_for(lambda: waiting[0] >= together or most >= together, timeout=2.0)
+                # The last ones of a job are fewer, as are those that find no room.
+                gate.wait_for(lambda: waiting[1] >= together, timeout=2.0)
                 gate.wait(0.05)
                 waiting[0] -= 1
             connection.sendall(ANSWER)

@@ -68,7 +68,7 @@ class Body(io.BytesIO):
         self._content = content
 
     def getbuffer(self) -> memoryview:
-        """Return the bytes that were given: aiohttp asks for their number, and BytesIO's own would copy them."""
+        """Return the bytes that were given: aiohttp asks for their number, for which BytesIO copies them."""
         return memoryview(self._content)
 
     def read(self, size: int | None = -1, /) -> bytes:

@@ -42,7 +42,7 @@ SIGNATURES = (
     (b"GIF89a", GIF),
 )
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""What some programs write in front of a PDF."""
+"""Written in front of a PDF by some programs."""
 LONGEST_HEAD = 64
 """Bytes that are enough to recognise each type."""
 SHORTEST_QUOTE = 16
@@ -259,7 +259,7 @@ def _decoded(column: str, value: str, start: int, most: int) -> bytes:
         raise _too_large(column, size, most)
     try:
         encoded = value[start:].encode("ascii")
-        # A percent sign is no character of base64, but of addresses.
+        # Base64 has no percent sign; addresses do.
         return base64.b64decode(unquote_to_bytes(encoded) if b"%" in encoded else encoded, validate=True)
     except (UnicodeEncodeError, binascii.Error):
         raise ImageRefused(

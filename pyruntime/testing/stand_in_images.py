@@ -39,7 +39,7 @@ Refuse = Callable[..., Exception]
 
 
 class Content(NamedTuple):
-    """What a message says: its text, and the descriptions of its images."""
+    """The content of a message: its text, and the descriptions of its images."""
 
     text: str
     images: tuple[str, ...] = ()

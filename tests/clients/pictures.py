@@ -37,7 +37,7 @@ def picture(kind: str, number: int = 0) -> bytes:
 
 
 def said(kind: str, content: bytes) -> str:
-    """What the stand-in answers to a question about an image."""
+    """The answer of the stand-in to a question about an image."""
     return f"{kind} sha256:{hashlib.sha256(content).hexdigest()}"
 
 

@@ -477,7 +477,7 @@ def test_a_retry_holds_one_request(backend: Any) -> None:
             body, status = b'{"error": {"message": "busy"}}', 503
         else:
             body, status = json.dumps(spoken.reply("good", "stop", None)).encode(), 200
-        # What is no HTTP is an error from within the transport.
+        # Bytes that are not HTTP are an error from within the transport.
         return raw_answer(body, "application/json", status=status) if len(held) != 2 else b"NONSENSE\r\n\r\n"
 
     tracemalloc.start()
