@@ -4,7 +4,7 @@
         [--backend libcurl]
 
 A service in a process of its own answers the first questions once `--in-flight` of them have been read, so
-that so many are in flight at once. The rows come from a generator, and each image is another one. Printed is the
+that so many are in flight at once. The rows come from a generator, each with another image. Printed is the
 peak of the resident memory of the process that asks, by the system's count, the bytes that `Buffer.max_bytes`
 had counted at most, and the CPU of a question.
 """

@@ -290,6 +290,9 @@ def encoded_bytes(options: Images, values: Mapping[str, Any]) -> int:
                 size = memoryview(each).nbytes
                 # What is too large is not sent.
                 found += (size + 2) // 3 * 4 if size <= options.max_bytes else 0
+            elif isinstance(each, str) and _DATA_URL.match(each):
+                # Its bytes are there besides.
+                found += len(each) // 4 * 7
     return found
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import csv, parquet
 
 from pillarbox import __main__ as command
+from pillarbox import file_jobs
 from pillarbox.testing import serve
 from pillarbox.testing.stand_in_service import StandInService
 from tests.waiting import wait_until
@@ -68,6 +69,17 @@ def test_a_file_gets_answers_beside_its_columns(folder: Path) -> None:
         assert [*lines_of("out.jsonl")[0]] == ["id", "answer", "_error"]
         assert command.main([*asked, *client_of(service), "--schema", "answer.json"]) == COMPLETE
     assert {type(row["good"]) for row in lines_of("out.jsonl")} == {bool}
+
+
+@pytest.mark.parametrize(("piece_bytes", "pieces"), [(2**28, 1), (1, ROWS)])
+def test_a_file_of_large_rows_is_read_in_pieces_of_few(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, pieces: int
+) -> None:
+    monkeypatch.setattr(file_jobs, "PIECE_BYTES", piece_bytes)
+    rows, found = file_jobs._pieces(Path("in.parquet"))
+    tables = [*found]
+    assert rows == ROWS and len(tables) == pieces
+    assert pa.concat_tables(tables).equals(TABLE)
 
 
 @pytest.mark.contract("A command whose budget ends says so by 1, and the same command pays for the rest.")
