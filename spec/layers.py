@@ -373,7 +373,10 @@ ABOVE = {
         *of_calls("endpoint_health", "endpoint_policy", "endpoints", "endpoint_quotas"),
         *in_folder("clients", "rests", "endpoints", "quotas_of_addresses"),
     ),
-    "the clients": in_folder("clients", "chat", "cached_tokens", "rests", "languages", "rerank", "images", "images_by_content"),
+    "the clients": in_folder(
+        "clients",
+        "chat", "cached_tokens", "rests", "languages", "rerank", "images", "images_by_content",
+    ),
     "the claims": (*of_calls("dedupe_across_tasks"), *in_folder("ledger", "claims")),
     "the holder of a run": in_folder("ledger", "run_holder", "conditional", "one_job"),
     "the cache": (*of_calls("cache", "cache_pin"), *in_folder("ledger", "cache_upkeep")),
