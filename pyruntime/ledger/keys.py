@@ -261,6 +261,7 @@ class RowIdentity:
         it, where it has none.
     shown: names of columns in messages, where they are others.
     columns: gives the same by columns, of many rows: those of the key, then the names and those of `inputs`.
+    contents: gives by columns what many rows are known by that have no key.
 
     Rows that are known by their content are counted as a `KeyMaker` counts them.
     """
@@ -273,6 +274,7 @@ class RowIdentity:
         names: tuple[Any, ...] | None = None,
         shown: Mapping[Any, str] | None = None,
         columns: Callable[[Sequence[Any]], tuple[list[Column], tuple[Any, ...], list[Column]]] | None = None,
+        contents: Callable[[Sequence[Any]], list[Column]] | None = None,
     ) -> None:
         self._value_hasher = hashlib.blake2b(digest_size=VALUE_BYTES, person=b"input")
         self._shown = shown or {}
@@ -280,6 +282,7 @@ class RowIdentity:
         self._inputs = inputs
         self._content = content
         self._columns = columns
+        self._contents = contents if key is None else None
         # How often each key by content has come; None where equal rows share one.
         self._seen: dict[bytes, int] | None = {}
         self._names: dict[bytes, Any] = {}
@@ -291,7 +294,7 @@ class RowIdentity:
         self.has_key = key is not None
         self.shares = self.has_key
         """Rows with equal keys share one call."""
-        self.has_columns = key is not None and columns is not None
+        self.has_columns = self._contents is not None if key is None else columns is not None
 
     def sharing(self, key: Callable[[Any], Any] | None = None) -> RowIdentity:
         """The identity of the same rows where equal ones, of all tasks, share one call: they are not counted.
@@ -304,7 +307,7 @@ class RowIdentity:
         if key is not None:
             shared._key = lambda row: (key(row),)
             shared._inputs = _no_inputs
-            shared._hasher = None
+            shared._hasher = shared._contents = None
             shared.has_columns = False
         return shared
 
@@ -325,16 +328,26 @@ class RowIdentity:
                 return key, self._print(names, columns) if names else b""
         hasher = _ROW_HASHER.copy()
         hasher.update(canonical(row if self._content is None else self._content(row)))
-        digest: bytes = hasher.digest()
+        return self._counted(hasher.digest()), self._of_content
+
+    def _counted(self, digest: bytes) -> bytes:
+        """The key of the next row with this content."""
         if self._seen is None:
-            return digest, self._of_content
+            return digest
         count = self._seen.get(digest, 0)
         self._seen[digest] = count + 1
-        return digest if count == 0 else fingerprint([digest, count], "again"), self._of_content
+        return digest if count == 0 else fingerprint([digest, count], "again")
 
     def of_rows(self, rows: Sequence[Any]) -> tuple[list[bytes], list[bytes]]:
         """Keys and inputs of the next rows, one at least, by columns. Raises as a call for each does."""
-        if self.has_columns:
+        if self._contents is not None:
+            with suppress(LedgerValueError):
+                whole = self._contents(rows)
+                # Without columns all rows are equal, and there is nothing that says how many they are.
+                if whole:
+                    digests = _hashed_rows(_hasher("row", b"t" + _pack(len(whole))), whole)
+                    return [*map(self._counted, digests)], [self._of_content] * len(rows)
+        elif self.has_columns:
             assert self._columns is not None
             with suppress(LedgerValueError):
                 # What has no fingerprint is named where each row is looked at.

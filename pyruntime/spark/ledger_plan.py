@@ -199,6 +199,7 @@ class LedgerPlan:
             self._names(whole),
             dict(enumerate(self.columns)),
             lambda rows: (self._columns_of(key, rows), names, self._columns_of(others, rows)),
+            lambda rows: self._columns_of(whole, rows),
         )
 
     def _columns_of(self, places: Sequence[int], rows: Sequence[Any]) -> list[Sequence[Any]]:

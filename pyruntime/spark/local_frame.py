@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +31,9 @@ from pillarbox.spark.dataframe import MapTask
 from pillarbox.spark.error_column import ERROR, ERROR_TYPE, ERROR_TYPE_OF_CHAIN
 from pillarbox.spark.operator_plan import OperatorPlan, check_callable
 from pillarbox.spark.records import array_of_numpy, numpy_of, sliced
+from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import ROOMIER_TYPES, arrow_field
+from pillarbox.spark.worker_garbage import collected_rarely
 from pillarbox.spark.writer import RowWriter
 
 BATCH_ROWS = 10_000
@@ -84,12 +86,43 @@ def _table_of(frame: Any) -> pa.Table | None:
 def _of_pandas(frame: Any) -> Taken:
     def build(kept: list[str], positions: Positions | None, new: pa.Table) -> Any:
         made = frame[kept].copy() if positions is None else frame[kept].iloc[positions].copy()
-        values = new.to_pandas()
-        for name in new.schema.names:
-            made[name] = values[name].array
+        for name, column in zip(new.schema.names, new.columns, strict=True):
+            vectors = _vectors_of(column)
+            made[name] = column.to_pandas().array if vectors is None else vectors
         return made
 
     return Taken(pa.Table.from_pandas(frame, preserve_index=False), build)
+
+
+def _vectors_of(column: pa.ChunkedArray) -> npt.NDArray[np.object_] | None:
+    """Arrays of numpy, which may be written, of a column of lists of numbers; None for any other column.
+
+    None for a list that is null. As `to_pandas` has them, which looks at each number for a null.
+    """
+    kind = column.type
+    if not pa.types.is_list(kind):
+        return None
+    made = np.empty(len(column), np.object_)
+    begin = 0
+    for chunk in column.chunks:
+        found = numpy_of(chunk.values)
+        if found is None or chunk.values.null_count:
+            return None
+        offsets = np.asarray(numpy_of(chunk.offsets))
+        # Rows that are equal may share their memory, and the memory may be that of a file.
+        numbers = found[offsets[0] : offsets[-1]].copy()
+        lengths = np.diff(offsets)
+        vectors: Iterable[Any]
+        if not chunk.null_count and (lengths == lengths[:1]).all():
+            vectors = numbers.reshape(len(chunk), -1) if len(chunk) else ()
+        else:
+            parts = np.split(numbers, offsets[1:-1] - offsets[0])
+            valid = chunk.is_valid().to_pylist()
+            vectors = [part if is_valid else None for part, is_valid in zip(parts, valid, strict=True)]
+        for place, vector in enumerate(vectors, begin):
+            made[place] = vector
+        begin += len(chunk)
+    return made
 
 
 def _of_polars(frame: Any) -> Taken:
@@ -147,17 +180,18 @@ class LocalFrame:
 
         In the kind of the frame. results, errors: as of `MapTask`. Blocks. Raises the errors of the job.
         """
-        task = _LocalTask(plans, results, [ROW], errors, skips=False)
-        made = [*task.run(iter(self._batches))]
-        fields = [pa.field(ROW, pa.int64()), *(arrow_field(field) for field in results.fields)]
-        if errors == "column":
-            error_type = ERROR_TYPE if plans[0].uid is None else ERROR_TYPE_OF_CHAIN
-            fields.append(arrow_field(T.StructField(ERROR, error_type)))
-        schema = pa.schema([field.with_nullable(True) for field in fields])
-        found = pa.Table.from_batches([batch.cast(schema) for batch in made], schema)
-        positions = np.asarray(numpy_of(found.column(ROW).combine_chunks()), np.int64)
-        is_whole = np.array_equal(positions, np.arange(self.rows))
-        return self._build(kept, None if is_whole else positions, found.select(schema.names[1:]))
+        with collected_rarely():
+            task = _LocalTask(plans, results, [ROW], errors, skips=False)
+            made = [*task.run(iter(self._batches))]
+            fields = [pa.field(ROW, pa.int64()), *(arrow_field(field) for field in results.fields)]
+            if errors == "column":
+                error_type = ERROR_TYPE if plans[0].uid is None else ERROR_TYPE_OF_CHAIN
+                fields.append(arrow_field(T.StructField(ERROR, error_type)))
+            schema = pa.schema([field.with_nullable(True) for field in fields])
+            found = pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in made)])
+            positions = np.asarray(numpy_of(found.column(ROW).combine_chunks()), np.int64)
+            is_whole = np.array_equal(positions, np.arange(self.rows))
+            return self._build(kept, None if is_whole else positions, found.select(schema.names[1:]))
 
     def watched(self, label: str) -> AbstractContextManager[Any]:
         """Return a `Progress` of a job over these rows."""
@@ -185,8 +219,20 @@ START = b"pillarbox.start"
 """The key in the metadata of a slice under which the position of its first row stands."""
 
 
+class _PiecesEncoder(RowEncoder):
+    """Leaves the blocks of results apart where they stand in one column: joined they would be copied."""
+
+    def _joined(self, pieces: Sequence[Sequence[pa.Array]]) -> list[Any]:
+        return [each[0] if len(each) == 1 else pa.chunked_array(each) for each in zip(*pieces, strict=True)]
+
+
 class _PositionWriter(RowWriter):
     """Writes beside results the positions of their rows, in place of the rows' columns."""
+
+    _encoder_type = _PiecesEncoder
+
+    def _made(self, columns: list[Any]) -> pa.Table:
+        return pa.Table.from_arrays(columns, self._names)
 
     def _kept_rows(self, batch: pa.RecordBatch, indices: Sequence[int]) -> pa.RecordBatch:
         start = int(batch.schema.metadata[START])

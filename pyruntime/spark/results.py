@@ -376,7 +376,7 @@ class RowEncoder:
         # By the types in a whole chunk, which are one or two: no line of Python runs for each result then.
         kinds = set(map(type, results))
         if kinds == {EncodedRow}:
-            return _joined(
+            return self._joined(
                 [_part_of_block(results[begin], end - begin) for begin, end in _find_runs(results)]
             ), None
         if EncodedRow in kinds:
@@ -405,7 +405,11 @@ class RowEncoder:
                 arrays, theirs = self.encode(run)
                 pieces.append(arrays)
             counts += [1] * len(run) if theirs is None else theirs
-        return _joined(pieces), None if set(counts) <= {1} else counts
+        return self._joined(pieces), None if set(counts) <= {1} else counts
+
+    def _joined(self, pieces: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
+        """The columns of pieces, one after another."""
+        return [each[0] if len(each) == 1 else pa.concat_arrays(each) for each in zip(*pieces, strict=True)]
 
     def _rows(self, result: object) -> list[Any]:
         """The rows of one converted result, each with its values in the order of the columns."""
@@ -444,11 +448,6 @@ def _rows_of_columns(block: Block) -> list[Any]:
 def _part_of_block(first: EncodedRow, rows: int) -> list[pa.Array]:
     """The columns of so many rows of a block, from `first` on, without a copy."""
     return [array.slice(first.index, rows) for array in first.block]
-
-
-def _joined(pieces: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
-    """The columns of pieces, one after another."""
-    return [each[0] if len(each) == 1 else pa.concat_arrays(each) for each in zip(*pieces, strict=True)]
 
 
 def _runs(results: Sequence[Any]) -> Iterator[tuple[bool, Sequence[Any]]]:

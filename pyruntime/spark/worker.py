@@ -14,7 +14,6 @@ workers are not used again, it is closed after the task.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -43,12 +42,10 @@ from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.outcomes import report_outcomes, with_trace
 from pillarbox.spark.records import arrow_function
 from pillarbox.spark.task_connection import DisconnectWatcher
+from pillarbox.spark.worker_garbage import collect_rarely
 from pillarbox.thread_start import check_memory
 
 log = logging.getLogger("pillarbox")
-
-GC_THRESHOLD_OBJECTS = 50_000
-"""Objects made since the last garbage collection, at which the next one begins in a worker."""
 
 RESOURCE_IDLE_S = 10.0
 """Seconds without a task after which a worker closes its resources; Spark ends idle workers after 60."""
@@ -77,7 +74,7 @@ class Worker:
 
     def __init__(self) -> None:
         if TaskContext.get() is not None:
-            _collect_rarely()
+            collect_rarely()
         self.pid = os.getpid()
         # What nobody has asked for, asyncio logs, with its text: the process is Spark's, and its log a file.
         logging.getLogger("asyncio").addFilter(LOG_FILTER)
@@ -134,19 +131,6 @@ class Worker:
         if resource is not None and not resource.users:
             del self._resources[token]
             await resource.stack.aclose()
-
-
-def _collect_rarely() -> None:
-    """Have a worker of Spark, which is a process of its own, look for garbage less often."""
-    # What Spark, pyarrow and others have made so far stays as long as the worker. Without this the collector
-    # walks through all of it again and again, driven by the objects of each row. See
-    # `pillarbox.spark.worker_garbage` for what comes later.
-    gc.freeze()
-    # Every row leaves a few objects that live as long as it is in the window, so that the collector finds
-    # next to nothing, each time that it looks.
-    first, *others = gc.get_threshold()
-    if 0 < first < GC_THRESHOLD_OBJECTS:
-        gc.set_threshold(GC_THRESHOLD_OBJECTS, *others)
 
 
 _worker: Worker | None = None

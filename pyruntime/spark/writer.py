@@ -46,6 +46,8 @@ class RowWriter:
     these may not go to Spark's Java process.
     """
 
+    _encoder_type = RowEncoder
+
     def __init__(
         self,
         kept: Sequence[str],
@@ -72,7 +74,7 @@ class RowWriter:
         self._dead_letters = dead_letters or {}
         self._drops = drops
         self._is_behind = is_behind
-        self.encoder = RowEncoder(schema, zone, drop=errors == "drop", one_row=one_row)
+        self.encoder = self._encoder_type(schema, zone, drop=errors == "drop", one_row=one_row)
         fields = [arrow_field(field) for field in schema.fields]
         self._types = [field.type for field in fields]
         if errors in ("null", "column"):
@@ -191,7 +193,11 @@ class RowWriter:
                 indices = _repeated(indices, some)
             taken.append(self._kept_rows(batch, indices))
         kept = concat_rows(taken).columns if taken else []
-        return pa.RecordBatch.from_arrays([*kept, *arrays], self._names)
+        return self._made([*kept, *arrays])
+
+    def _made(self, columns: list[Any]) -> Any:
+        """The output batch of these columns."""
+        return pa.RecordBatch.from_arrays(columns, self._names)
 
     def _kept_rows(self, batch: pa.RecordBatch, indices: Sequence[int]) -> pa.RecordBatch:
         """The columns of the rows at these places of a slice that leave beside their results."""

@@ -212,6 +212,38 @@ def test_rows_by_columns_have_the_keys_and_inputs_that_each_has_alone(
     assert [*zip(keys, inputs, strict=True)] == [alone(row) for row in rows]
 
 
+@pytest.mark.contract(
+    "Rows without a key have the keys by columns that each has alone, equal ones with their count.",
+    convicts=["contents_by_columns_uncounted", "contents_by_columns_unsized"],
+)
+@given(
+    st.lists(st.tuples(cells, st.sampled_from("ab"), st.integers(0, 1)), min_size=1, max_size=8), st.data()
+)
+def test_rows_without_a_key_have_the_keys_by_columns_that_each_has_alone(
+    rows: list[tuple[Any, str, int]], data: st.DataObject
+) -> None:
+    if data.draw(st.booleans(), "plain"):
+        rows = [(text, text, number) for _, text, number in rows]
+    at = data.draw(st.integers(0, len(rows) - 1), "the first row of the second slice")
+    width = data.draw(st.integers(0, 3), "columns")
+    shares = data.draw(st.booleans(), "equal rows share one key")
+
+    def made() -> RowIdentity:
+        identity = RowIdentity(
+            None,
+            lambda row: ((), ()),
+            lambda row: row[:width],
+            names=("a", "b", "c"),
+            contents=lambda some: [*zip(*[row[:width] for row in some], strict=True)],
+        )
+        return identity.sharing() if shares else identity
+
+    by_columns, alone = made(), made()
+    found = [by_columns.of_rows(some) for some in (rows[:at], rows[at:]) if some]
+    pairs = [pair for keys, inputs in found for pair in zip(keys, inputs, strict=True)]
+    assert pairs == [alone(row) for row in rows]
+
+
 def test_a_column_without_a_fingerprint_is_named_by_columns_too() -> None:
     by_thing = RowIdentity(
         lambda row: row[:1],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import gc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -225,6 +226,57 @@ def test_frames_and_columns_have_the_functions_as_methods(kind: str) -> None:
     with serve(dimensions=4) as service:
         column = frame["text"].pillarbox.embed(Embeddings(service.url, "any-model"))
     assert [each is None or len(each) for each in column] == [4, True, 4]
+
+
+@pytest.mark.contract(
+    "Vectors in a frame of pandas are arrays of its own, which may be written.",
+    convicts=[
+        "null_vectors_of_pandas_empty",
+        "uneven_vectors_of_pandas_even",
+        "vectors_of_pandas_read_only",
+    ],
+)
+def test_vectors_of_equal_rows_may_be_written_apart() -> None:
+    async def call(row: Any) -> Any:
+        return {"vector": {"a": [1.0, 2.0], "b": [0.5] * 3, "none": None}.get(row.text, [])}
+
+    frame = pd.DataFrame({"text": ["a", "none", "a", "b", "", "a"]})
+    made = async_map(frame, call, schema="vector array<float>", keep="*", options=Options(dedupe=True))
+    whole = async_map(frame[frame["text"] != "none"], call, schema="vector array<double>")
+    even = async_map(frame[frame["text"] == "a"], call, schema="vector array<double>")
+    made["vector"][0][0] = 9.0
+    found = [None if each is None else each.tolist() for each in made["vector"]]
+    assert found == [[9.0, 2.0], None, [1.0, 2.0], [0.5] * 3, [], [1.0, 2.0]]
+    assert [each.tolist() for each in whole["vector"]] == [[1.0, 2.0]] * 2 + [[0.5] * 3, [], [1.0, 2.0]]
+    assert [each.tolist() for each in even["vector"]] == [[1.0, 2.0]] * 3
+    assert made["vector"][0].dtype == "float32" and even["vector"][0].dtype == "float64"
+
+
+@pytest.mark.contract(
+    "The garbage collector has its thresholds back behind the last of several jobs.",
+    convicts=["garbage_left_rare"],
+)
+def test_jobs_at_once_leave_the_garbage_collector_as_it_was() -> None:
+    before = gc.get_threshold()
+    seen = []
+    inner = pd.DataFrame({"text": ["inside"]})
+
+    def call(row: Any) -> str:
+        # A job inside of a job, in another thread.
+        if row.text == "outside":
+            async_map(inner, call, schema="upper string", keep="*")
+        seen.append(gc.get_threshold()[0])
+        return str(row.text).upper()
+
+    async_map(pd.DataFrame({"text": ["outside"]}), call, schema="upper string", keep="*")
+    assert min(seen) > before[0]
+    assert gc.get_threshold() == before
+    gc.set_threshold(0)
+    try:
+        async_map(inner, call, schema="upper string", keep="*")
+        assert seen[-1] == 0 and gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_a_bar_shows_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
