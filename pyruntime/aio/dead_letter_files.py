@@ -77,7 +77,7 @@ def _opener(path: str, flags: int) -> int:
 
 
 def _line(row: Any, failed: Failed) -> str:
-    picture = functools.partial(shorten, limit=ITEM_CHARACTERS)
+    picture = functools.partial(shorten, limit=ITEM_CHARACTERS, binaries=True)
     now = datetime.datetime.now(datetime.timezone.utc).isoformat()
     dead_letter = {"row": row, "_error": failed.info.told(), "_failed_at": now}
     try:

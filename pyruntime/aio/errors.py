@@ -41,14 +41,21 @@ _ESCAPE = re.compile(r"\\(?:x[0-9a-f]{2}|.)")
 _LONG_WORD = re.compile(rf"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{{{LONG_BINARY},}}={{0,2}}")
 
 
-def shorten(value: object, limit: int = _ROW_CHARACTERS, redact: Redact = DEFAULT) -> str:
-    """A one-line picture of `value`, redacted, of at most `limit` characters; never raises."""
+def shorten(
+    value: object, limit: int = _ROW_CHARACTERS, redact: Redact = DEFAULT, *, binaries: bool = False
+) -> str:
+    """A one-line picture of `value`, redacted, of at most `limit` characters; never raises.
+
+    binaries: with the contents of binary values; otherwise with the sizes of long ones.
+    """
     try:
-        text = repr(_light(value))
+        text = repr(value if binaries else _light(value))
     except BaseException as error:
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
+    if not binaries:
+        text = without_binaries(text)
     # Before it is cut: half a key is known by nobody.
-    return cut(redact.text(" ".join(without_binaries(text).split())), limit)
+    return cut(redact.text(" ".join(text.split())), limit)
 
 
 class _Size:
