@@ -92,7 +92,16 @@ def without_binaries(text: str) -> str:
         return text
     if "b'" in text or 'b"' in text:
         text = _BINARY.sub(_size_of_binary, text)
-    return _LONG_WORD.sub(lambda word: f"<{len(word[0]):,} characters>", text)
+    return _LONG_WORD.sub(_size_of_base64, text)
+
+
+def _size_of_base64(found: re.Match[str]) -> str:
+    word, start = found[0], found.start()
+    head = word[:LONG_BINARY]
+    is_mixed = head != head.lower() and head != head.upper() and any(map(str.isdigit, head))
+    if is_mixed or found.string.endswith("base64,", 0, start):
+        return f"<{len(word):,} characters>"
+    return word
 
 
 def _size_of_binary(found: re.Match[str]) -> str:

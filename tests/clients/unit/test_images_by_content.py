@@ -110,7 +110,8 @@ def test_no_part_of_an_image_is_left_of_what_an_answer_quotes(
     [
         ({"id": 1, "photo": png(1, 300)}, "{'id': 1, 'photo': <387 bytes>}"),
         ([bytearray(200), (bytes(150), b"short")], "[<200 bytes>, (<150 bytes>, b'short')]"),
-        (base64.b64encode(bytes(300)).decode(), "'<400 characters>'"),
+        (base64.b64encode(bytes(range(240))).decode(), "'<320 characters>'"),
+        ("x" * 150, repr("x" * 150)),
         ("data:image/png;base64," + "AB+/" * 50, "'data:image/png;base64,<200 characters>'"),
         (frozenset({b"\\'\"" * 100}), "frozenset({<300 bytes>})"),
         ("a text of words, " * 8, repr("a text of words, " * 8)),
