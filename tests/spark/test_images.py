@@ -14,11 +14,9 @@ pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 import pandas as pd
 import pyarrow as pa
-from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
 from pillarbox import Ledger
-from pillarbox import __main__ as command
 from pillarbox.clients import Chat, Http, Images
 from pillarbox.frames import add_methods
 from pillarbox.spark import ask, async_stream, async_udf, estimate_cost
@@ -144,15 +142,6 @@ def test_frames_and_tasks_take_images(service: StandInService) -> None:
     assert [type(each) for each in made["total"].to_pylist()] == [float, type(None)]
     with pytest.raises(ValueError, match="text=None: is for a client with images"):
         extract(table, None, schema, client=chat(service))
-
-
-@pytest.mark.contract("`pillarbox ask --image` asks about a column of images of a file.")
-def test_the_command_asks_about_images(tmp_path: Path, service: StandInService) -> None:
-    given, made = tmp_path / "in.parquet", tmp_path / "out.parquet"
-    parquet.write_table(pa.table({"id": [1, 2], "photo": [png(1), None]}), given)
-    words = ["ask", str(given), str(made), "--prompt", "What is it?", "--image", "photo", "--keep", "id"]
-    assert command.main([*words, "--client", f"{service.url}#small"]) == 0
-    assert parquet.read_table(made)["answer"].to_pylist() == [ANSWERS["a"], None]
 
 
 @pytest.mark.contract("An estimate says that the tokens of images are unknown, unless a count is given.")

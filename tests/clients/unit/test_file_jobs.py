@@ -21,6 +21,7 @@ from pillarbox import __main__ as command
 from pillarbox import file_jobs
 from pillarbox.testing import serve
 from pillarbox.testing.stand_in_service import StandInService
+from tests.clients.pictures import PNG, png, said
 from tests.waiting import wait_until
 
 ROWS = 40
@@ -80,6 +81,25 @@ def test_a_file_of_large_rows_is_read_in_pieces_of_few(
     tables = [*found]
     assert rows == ROWS and len(tables) == pieces
     assert pa.concat_tables(tables).equals(TABLE)
+
+
+@pytest.mark.contract("`pillarbox ask --image` asks about a column of images of a file.")
+def test_the_command_asks_about_images(folder: Path) -> None:
+    parquet.write_table(pa.table({"id": [1, 2], "photo": [png(1), None]}), "photos.parquet")
+    words = [
+        "ask",
+        "photos.parquet",
+        "out.parquet",
+        "--prompt",
+        "What is it?",
+        "--image",
+        "photo",
+        "--keep",
+        "id",
+    ]
+    with serve() as service:
+        assert command.main([*words, *client_of(service)]) == COMPLETE
+    assert parquet.read_table("out.parquet")["answer"].to_pylist() == [said(PNG, png(1)), None]
 
 
 @pytest.mark.contract("A command whose budget ends says so by 1, and the same command pays for the rest.")
