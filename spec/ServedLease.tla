@@ -110,12 +110,13 @@ Ready(s) ==
     /\ phase' = [phase EXCEPT ![s] = "ready"] /\ told' = "ready"
     /\ UNCHANGED <<at, server, exclusive, counts>>
 
-(* The server dies by itself. Its supervisor starts it again, a few times; then it says so, for as long as somebody *)
-(* asks, so that not each of them starts it in vain.                                                               *)
+(* The server dies by itself. Its supervisor starts it again, a few times, if it was ready once; or says that it     *)
+(* cannot be had, for as long as somebody asks, so that not each of them starts it in vain.                       *)
 Die(s) ==
     /\ server[s] /\ phase[s] \in {"starting", "ready"} /\ deaths < Deaths
     /\ deaths' = deaths + 1 /\ server' = [server EXCEPT ![s] = FALSE]
-    /\ LET again == restarts < Restarts IN
+    /\ \E again \in BOOLEAN :
+        /\ again => restarts < Restarts
         /\ restarts' = IF again THEN restarts + 1 ELSE restarts
         /\ phase' = [phase EXCEPT ![s] = IF again THEN "starting" ELSE "failed"]
         /\ told' = IF again THEN "nothing" ELSE "failed"
