@@ -204,7 +204,7 @@ class Lease:
                     raise ServerUnavailable(f"{self._served.command[0]}: what watches it was killed {started} times")
             # spec: ServedLease!See
             told = self._told()
-            if told is not None and told["phase"] == supervisor.READY:
+            if told is not None and told["phase"] == supervisor.READY and supervisor.answers(told["port"]):
                 self.url = f"http://{supervisor.HOST}:{told['port']}{self._served.path}"
                 return
             if told is not None and told["phase"] == supervisor.FAILED:

@@ -80,7 +80,7 @@ class Output:
                         file.close()
                     with suppress(FileNotFoundError):
                         os.replace(self._path, f"{self._path}.1")
-                    file, written = open(self._path, "wb", 0), 0
+                    file, written = open(self._path, "wb", 0, opener=_open_own), 0
                 written += file.write(line) or 0
         pipe.close()
         if file is not None:
@@ -216,7 +216,7 @@ class Supervisor:
         told["server"] = None if self._process is None else self._process.pid
         path = os.path.join(self._folder, STATE)
         with suppress(OSError):
-            with open(os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            with open(f"{path}.part", "w", opener=_open_own) as file:
                 json.dump(told, file)
             os.replace(f"{path}.part", path)
 
@@ -241,6 +241,10 @@ class Supervisor:
         self._output.finish(1.0)
 
 
+def _open_own(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def _filled(word: str, words: Mapping[str, str]) -> str:
     for name, value in words.items():
         word = word.replace(name, value)
@@ -262,6 +266,15 @@ def _is_free(port: int) -> bool:
             tried.bind((HOST, port))
         except OSError:
             return False
+    return True
+
+
+def answers(port: int) -> bool:
+    """Return True if something takes connections: a supervisor with several threads dies after its server."""
+    try:
+        socket.create_connection((HOST, port), HEALTH_TIMEOUT_S).close()
+    except OSError:
+        return False
     return True
 
 

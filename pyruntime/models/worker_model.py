@@ -10,7 +10,9 @@
 # Why the thread takes all calls that wait, up to a window, and sorts their texts by length. A batch of a
 # model is as wide as its longest text, so short ones beside it are paid for as if they were long. The
 # operator cannot sort, as rows belong to calls, and calls have their order. And as single rows or small
-# batches that wait are put together, any `capacity` and any form of call gets full batches.
+# batches that wait are put together, any `capacity` and any form of call gets full batches. If such a batch
+# fails, each of its calls is computed alone: the operator looks for the bad row of a batch by calling its
+# halves, which may wait here together.
 #
 # Why a model outlasts its last user. A worker of Spark closes resources that no task has used for ten
 # seconds, and the next job may come later. So it stays until another model is loaded.
@@ -208,18 +210,33 @@ class WorkerModel:
             if not wanted:
                 continue
             try:
-                with turn_on(model.device):
-                    made = model.encode([call.texts[place] for call, place in wanted])
-                if made.ndim != 2 or len(made) != len(wanted):
-                    raise ValueError(
-                        f"the model gave an array of shape {made.shape} for {len(wanted):,} texts: must be "
-                        "(texts, dimensions)"
-                    )
+                _hand_out(wanted, _encode(model, [call.texts[place] for call, place in wanted]))
             except Exception as error:
-                for call in {id(call): call for call, _ in wanted}.values():
-                    _fail(call, error)
-                continue
-            _hand_out(wanted, made)
+                self._encode_apart(model, wanted, error)
+
+    def _encode_apart(self, model: Model, places: Sequence[tuple[_Call, int]], error: Exception) -> None:
+        """Compute the texts of each call alone, as a batch of several has failed: the others are not to blame."""
+        of_calls: dict[int, list[tuple[_Call, int]]] = {}
+        for place in places:
+            of_calls.setdefault(id(place[0]), []).append(place)
+        for mine in of_calls.values():
+            try:
+                if len(of_calls) == 1:
+                    raise error
+                _hand_out(mine, _encode(model, [call.texts[place] for call, place in mine]))
+            except Exception as own:
+                _fail(mine[0][0], own)
+
+
+def _encode(model: Model, texts: Sequence[str]) -> Vectors:
+    """The vectors of one batch. Raises what the model raises, and ValueError for another number of them."""
+    with turn_on(model.device):
+        made = model.encode(texts)
+    if made.ndim != 2 or len(made) != len(texts):
+        raise ValueError(
+            f"the model gave an array of shape {made.shape} for {len(texts):,} texts: must be (texts, dimensions)"
+        )
+    return made
 
 
 def batches_of(lengths: Sequence[float], batch_tokens: float) -> list[list[int]]:
