@@ -49,6 +49,14 @@ class ModelSpec:
     max_text_tokens: int | None = None
     threads: int | None = None
 
+    @property
+    def kind_name(self) -> str:
+        """The kind in words, the same in each process."""
+        if isinstance(self.kind, str):
+            return self.kind
+        named: Any = self.kind if hasattr(self.kind, "__qualname__") else type(self.kind)
+        return f"{named.__module__}.{named.__qualname__}"
+
 
 class Model(Protocol):
     """A model that is loaded. device: where it is."""

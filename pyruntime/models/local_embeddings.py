@@ -111,7 +111,7 @@ class LocalEmbeddings:
     @property
     def configuration(self) -> dict[str, Any]:
         """The part that decides about vectors, for a cache. A model that has changed needs another version."""
-        kind = self.kind if isinstance(self.kind, str) else f"{self.kind.__module__}.{self.kind.__qualname__}"
+        kind = ModelSpec(self.path, self.kind).kind_name
         told = {"client": type(self).__qualname__, "path": self.path, "kind": kind, "normalize": self.normalize}
         more = {"prefix": self.prefix, "max_text_tokens": self.max_text_tokens}
         return {**told, "pooling": self.pooling, **{name: each for name, each in more.items() if each is not None}}

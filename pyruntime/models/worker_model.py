@@ -35,6 +35,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -329,7 +330,9 @@ def _note_of(spec: ModelSpec, device: str) -> str | None:
     stage = stage_of_task()
     if stage is None:
         return None
-    of = hashlib.sha256(repr((spec, device)).encode()).hexdigest()[:16]
+    # The representation of a function is another one in each process.
+    words = repr((replace(spec, kind=spec.kind_name), device))
+    of = hashlib.sha256(words.encode()).hexdigest()[:16]
     with suppress(OSError):
         return os.path.join(host_folder("failed"), f"{stage}-{of}.json")
     return None

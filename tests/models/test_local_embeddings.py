@@ -53,7 +53,9 @@ def test_vectors_are_in_the_order_of_rows(
     assert np.array_equal(np.stack(found), np.stack([vector_of(text) for text in texts]))
 
 
-@pytest.mark.contract("A batch of a model has texts of about one length, and no more tokens than it may.")
+@pytest.mark.contract(
+    "A batch of a model has texts of about one length, and no more tokens than it may.", convicts=["batch_too_wide"]
+)
 def test_batches_are_of_one_length_and_bounded(tmp_path: Path) -> None:
     texts = ["x" * (1 + n * 7 % 10) for n in range(40)]
     model = model_in(tmp_path, batch_tokens=24)
@@ -107,7 +109,7 @@ def test_a_model_is_loaded_once_in_a_process(tmp_path: Path, caplog: pytest.LogC
     assert [record.getMessage().partition(" is loaded")[1] for record in caplog.records].count(" is loaded") == 1
 
 
-@pytest.mark.contract("A model that nobody uses stays until another one is loaded.")
+@pytest.mark.contract("A model that nobody uses stays until another one is loaded.", convicts=["idle_models_stay"])
 def test_an_unused_model_goes_when_another_is_loaded(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
@@ -119,7 +121,7 @@ def test_an_unused_model_goes_when_another_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.contract(
     "A model that cannot be loaded fails all who wait for it with one error, and is tried once for them.",
-    convicts=["mutant-worker-model-again", "mutant-worker-model-forgotten", "failed_load_again"],
+    convicts=["mutant-worker-model-again", "mutant-worker-model-forgotten", "model_of_each_task"],
 )
 def test_a_load_that_fails_is_tried_once_for_all_who_wait(tmp_path: Path) -> None:
     model = LocalEmbeddings(str(tmp_path), kind=fails)
@@ -172,7 +174,7 @@ def test_the_loop_goes_on_while_a_model_computes(tmp_path: Path) -> None:
     class Waiting(NotingModel):
         def encode(self, texts: Sequence[str]) -> Any:
             # For what only the loop does.
-            assert turned.wait(60)
+            assert turned.wait(10)
             return super().encode(texts)
 
     async def job() -> Any:
@@ -185,6 +187,9 @@ def test_the_loop_goes_on_while_a_model_computes(tmp_path: Path) -> None:
     assert len(asyncio.run(job())) == len(WORDS)
 
 
+@pytest.mark.contract(
+    "A call of a model that is cancelled while it waits is not computed.", convicts=["cancelled_is_computed"]
+)
 def test_a_call_that_is_cancelled_while_it_waits_is_not_computed(tmp_path: Path) -> None:
     begun, go_on = threading.Event(), threading.Event()
 

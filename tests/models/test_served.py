@@ -219,7 +219,7 @@ def _is_dead(pid: int) -> bool:
 
 @pytest.mark.contract(
     "A server that does not become ready is ended, and the error has its last lines, without keys.",
-    convicts=["server_fails_without_words"],
+    convicts=["server_fails_without_words", "server_prints_keys", "server_seen_by_all"],
     needs=NEEDS,
 )
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_a_port_that_is_taken_is_an_error() -> None:
             pass
 
 
-@pytest.mark.contract("What a server prints is kept in a file that is bounded.", needs=NEEDS)
+@pytest.mark.contract("What a server prints is kept in a file that is bounded.", convicts=["log_unbounded"], needs=NEEDS)
 def test_the_log_is_bounded() -> None:
     script = """
 import http.server, sys
