@@ -22,7 +22,7 @@ class AddressLease(Protocol):
 
 @runtime_checkable
 class LateAddress(Protocol):
-    """What stands for an address among the arguments of a client, such as `pillarbox.models.Served`."""
+    """A stand-in for an address among the arguments of a client, such as `pillarbox.models.Served`."""
 
     async def lease(self) -> AddressLease:
         """Have the server run, and its address. Raises what says that it cannot be had."""

@@ -1,4 +1,4 @@
-"""Models beside the rows: in the worker's own process, or in a server on its host that Pillarbox starts and ends.
+"""Models beside the rows: in the worker's own process, or in a server on its host.
 
 `LocalEmbeddings` and `Served` are picklable values that are given to an operator, or to a client.
 """

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from pillarbox.models.host_folder import close_file, host_folder, locked, open_lock, try_lock
+from pillarbox.ledger.local_folder import close_file
+from pillarbox.models.host_folder import host_folder, locked, open_lock, try_lock
 
 GPU = "gpu"
 """The name of a GPU among the resources of Spark."""
@@ -30,7 +31,7 @@ def _task() -> Any:
 
 
 def device_of_task(asked: str) -> str:
-    """The device that is asked for; where that is "auto", the GPU that Spark has given to the task, if any."""
+    """The device that is asked for; where that is "auto", the GPU that Spark has given the task."""
     task = _task()
     if asked != "auto" or task is None:
         return asked
@@ -75,7 +76,7 @@ class Seat:
 
 @contextlib.contextmanager
 def turn_on(device: str, folder: str | None = None) -> Iterator[None]:
-    """Have a GPU for this process alone within the block; any other device at once. Blocks. Raises OSError."""
+    """Have a GPU for this process alone within the block; other devices at once. Blocks. Raises OSError."""
     if not device.startswith("cuda"):
         yield
         return

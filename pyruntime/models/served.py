@@ -23,11 +23,11 @@ from types import TracebackType
 from typing import Any
 
 from pillarbox.clients.secret import Secret, check_headers
+from pillarbox.ledger.local_folder import close_file
 from pillarbox.models import supervisor
 from pillarbox.models.errors import ServerUnavailable
 from pillarbox.models.host_folder import (
     POLL_S,
-    close_file,
     host_folder,
     open_lock,
     try_lock,
@@ -93,12 +93,18 @@ class Served:
 
     def __post_init__(self) -> None:
         command = self.command
-        if not isinstance(command, list | tuple) or not command or not all(isinstance(w, str) for w in command):
+        if (
+            not isinstance(command, list | tuple)
+            or not command
+            or not all(isinstance(w, str) for w in command)
+        ):
             raise TypeError("command: must be a list with a program and its arguments, each a str")
         object.__setattr__(self, "command", tuple(command))
         check_int("port", self.port, 0, MAX_PORT)
         if self.port == 0 and not any("{port}" in word for word in command):
-            raise ValueError("port=0: a free port is chosen on the host; write {port} where the command takes it")
+            raise ValueError(
+                "port=0: a free port is chosen on the host; write {port} where the command takes it"
+            )
         for name in ("health", "path"):
             value = getattr(self, name)
             if not isinstance(value, str) or (value and not value.startswith("/")):
@@ -132,7 +138,9 @@ class Served:
         return lease
 
     async def _read_env(self) -> dict[str, str]:
-        return {name: await each.read() if isinstance(each, Secret) else each for name, each in self.env.items()}
+        return {
+            name: await each.read() if isinstance(each, Secret) else each for name, each in self.env.items()
+        }
 
     async def __aenter__(self) -> str:
         """Return the address, when the server is ready."""
@@ -171,7 +179,9 @@ class Lease:
 
     def __init__(self, served: Served, env: Mapping[str, str]) -> None:
         if sys.platform == "win32":
-            raise ServerUnavailable(f"{served.command[0]}: this system has no locks of files; use Linux or macOS")
+            raise ServerUnavailable(
+                f"{served.command[0]}: this system has no locks of files; use Linux or macOS"
+            )
         self._served = served
         self._env = env
         self._mutex = threading.Lock()
@@ -201,7 +211,9 @@ class Lease:
             if self._starts_supervisor():
                 started += 1
                 if started > MAX_SUPERVISORS:
-                    raise ServerUnavailable(f"{self._served.command[0]}: what watches it was killed {started} times")
+                    raise ServerUnavailable(
+                        f"{self._served.command[0]}: what watches it was killed {started} times"
+                    )
             # spec: ServedLease!See
             told = self._told()
             if told is not None and told["phase"] == supervisor.READY and supervisor.answers(told["port"]):
@@ -214,7 +226,7 @@ class Lease:
             time.sleep(POLL_S)
 
     def release(self) -> None:
-        """Let go of the server: it ends if nobody else holds it, after a while. Any thread; any number of times."""
+        """Let go of the server, which ends after a while if nobody else holds it. Any thread; again too."""
         with self._mutex:
             self._given_up = True
             holders, self._holders = self._holders, None
@@ -231,12 +243,12 @@ class Lease:
             # spec: ServedLease!Spawn
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.folder, supervisor.STATE))
-            inherited = {name: value for name, value in os.environ.items() if not name.startswith(NOT_FOR_SERVERS)}
-            config = {
-                **{"folder": self.folder, "lock": lock, "command": served.command, "port": served.port},
-                **{"health": served.health, "ready_timeout": served.ready_timeout, "keep": served.keep},
-                **{"restarts": served.restarts, "log_bytes": served.log_bytes, "env": {**inherited, **self._env}},
+            inherited = {
+                name: value for name, value in os.environ.items() if not name.startswith(NOT_FOR_SERVERS)
             }
+            names = ("command", "port", "health", "ready_timeout", "keep", "restarts", "log_bytes")
+            config = {name: getattr(served, name) for name in names}
+            config |= {"folder": self.folder, "lock": lock, "env": {**inherited, **self._env}}
             # By its input, as any user of the host may read the arguments of a process.
             ended = subprocess.run(
                 [sys.executable, "-c", LAUNCH],
@@ -249,14 +261,16 @@ class Lease:
                 check=False,
             )
             if ended.returncode:
-                raise ServerUnavailable(f"what watches {served.command[0]} cannot be started: {ended.stderr[-2000:]}")
+                raise ServerUnavailable(
+                    f"what watches {served.command[0]} cannot be started: {ended.stderr[-2000:]}"
+                )
             return True
         finally:
             # The lock stays with those who have inherited it.
             close_file(lock)
 
     def _told(self) -> dict[str, Any] | None:
-        """What the supervisor has told; None if it has told nothing, or was killed."""
+        """The words of the supervisor; None if it has said nothing, or was killed."""
         alive = open_lock(os.path.join(self.folder, supervisor.ALIVE))
         try:
             if try_lock(alive, shared=True):

@@ -51,7 +51,7 @@ LOOPBACK_6 = {"00000000000000000000000001000000", "0000000000000000FFFF000001000
 
 
 class Output:
-    """What a server prints: the last lines, and a file of them that is bounded. One thread reads."""
+    """The output of a server: the last lines, and a file of them that is bounded. One thread reads."""
 
     def __init__(self, path: str, max_bytes: int) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -80,7 +80,7 @@ class Output:
                         file.close()
                     with suppress(FileNotFoundError):
                         os.replace(self._path, f"{self._path}.1")
-                    file, written = open(self._path, "wb", 0, opener=_open_own), 0
+                    file, written = open(self._path, "wb", 0, opener=_open_own), 0  # noqa: SIM115
                 written += file.write(line) or 0
         pipe.close()
         if file is not None:
@@ -183,8 +183,8 @@ class Supervisor:
     def _ready(self) -> None:
         if (address := address_beyond_loopback(self._port)) is not None:
             self._fail(
-                f"listens at {address}, where other hosts reach it: have it listen at {HOST}, for which {{host}} "
-                "stands in the command"
+                f"listens at {address}, where other hosts reach it: have it listen at {HOST}, for which "
+                "{host} stands in the command"
             )
             return
         # spec: ServedLease!Ready
@@ -295,7 +295,7 @@ def address_beyond_loopback(port: int) -> str | None:
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """What a child does first, so that it is killed when this process is. None where the system lacks it."""
+    """The first step of a child, which has it killed when this process is. None where the system lacks it."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)

