@@ -3,8 +3,9 @@
 `Served` is a picklable value. A `Lease` belongs to one process, and is for any thread.
 """
 
-# spec: ServedLease. The order is what makes it safe. Who comes takes the shared lock of the holders first, so
-# that no supervisor can end its server from then on, and only then looks whether there is one.
+# ServedLease in the specification: the order is what makes it safe. Who comes takes the shared lock of the
+# holders first, so that no supervisor can end its server from then on, and only then looks whether there is
+# one.
 
 from __future__ import annotations
 

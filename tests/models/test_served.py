@@ -267,20 +267,15 @@ def test_a_server_that_is_not_ready_says_why(command: list[str], words: str) -> 
 )
 def test_a_server_that_fails_is_tried_once(tmp_path: Path) -> None:
     tries = tmp_path / "tries"
-    script = f"open({str(tries)!r}, 'a').write('one\\n'); raise SystemExit(1)"
+    script = f"open({str(tries)!r}, 'a').write('one\\n'); print('no GPU'); raise SystemExit(1)"
     server = served([sys.executable, "-c", script, "{port}"], keep=60.0)
     for _ in range(3):
-        with pytest.raises(ServerUnavailable, match="exited with status 1"), server:
+        with pytest.raises(ServerUnavailable, match="exited with status 1") as failed, server:
             pass
     assert tries.read_text() == "one\n"
-    folder = Path(asyncio.run(_folder(server)))
-    os.kill(told(folder)["supervisor"], signal.SIGTERM)
-
-
-async def _folder(server: Served) -> str:
-    from pillarbox.models.served import Lease
-
-    return Lease(server, {name: str(value) for name, value in server.env.items()}).folder
+    log = Path(str(failed.value).splitlines()[-1].strip("()"))
+    assert log.read_text() == "no GPU\n"
+    os.kill(told(log.parent)["supervisor"], signal.SIGTERM)
 
 
 @pytest.mark.contract(
