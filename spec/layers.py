@@ -374,7 +374,7 @@ ABOVE = {
         *in_folder("clients", "rests", "endpoints", "quotas_of_addresses"),
     ),
     "the clients": in_folder("clients", "chat", "cached_tokens", "rests", "languages", "rerank"),
-    "the models": in_folder("models", "local_embeddings", "kinds", "device"),
+    "the models": in_folder("models", "local_embeddings", "kinds", "device", "notes", "served"),
     "the claims": (*of_calls("dedupe_across_tasks"), *in_folder("ledger", "claims")),
     "the holder of a run": in_folder("ledger", "run_holder", "conditional", "one_job"),
     "the cache": (*of_calls("cache", "cache_pin"), *in_folder("ledger", "cache_upkeep")),

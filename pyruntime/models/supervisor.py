@@ -40,6 +40,8 @@ STARTING, READY, FAILED = "starting", "ready", "failed"
 
 POLL_S = 0.1
 HEALTH_TIMEOUT_S = 2.0
+ALIVE_TRIES = 50
+"""Tries, each after `POLL_S`, to take a lock that others may have for a moment only."""
 STOP_TIMEOUT_S = 10.0
 """Seconds that a server has to end after SIGTERM."""
 TAIL_LINES, MAX_LINE_BYTES = 20, 4096
@@ -306,12 +308,21 @@ def _end_with_parent() -> Callable[[], None] | None:
     return ask
 
 
+def _lock_alive(file: int) -> None:
+    # Others look for a moment whether it is locked.
+    for _ in range(ALIVE_TRIES):
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(POLL_S)
+    sys.exit("another supervisor is at work")
+
+
 def main() -> None:
     """Become the supervisor that the first line of the input describes. The process that was started ends."""
     config = json.loads(sys.stdin.readline())
     alive = os.open(os.path.join(config["folder"], ALIVE), os.O_RDWR | os.O_CREAT, 0o600)
-    # Others look for a moment whether it is locked.
-    fcntl.flock(alive, fcntl.LOCK_EX)
+    _lock_alive(alive)
     if os.fork():
         # The locks are the child's now, which is nobody's child.
         os._exit(0)

@@ -51,8 +51,7 @@ def test_many_partitions_load_a_model_once_in_each_worker(run_script: ScriptRunn
 
 
 @pytest.mark.contract(
-    "A model that cannot be loaded fails later tasks of the stage at once, with the same error.",
-    convicts=["failed_load_of_each_task"],
+    "A model that cannot be loaded fails later tasks of the stage at once, with the same error."
 )
 def test_a_model_that_cannot_be_loaded_is_tried_once_a_stage(
     run_script: ScriptRunner, tmp_path: Path
