@@ -30,10 +30,7 @@ MASTER = "local[2, 2]"
 """Two workers, and tasks that are tried twice."""
 
 
-@pytest.mark.contract(
-    "A job of many small partitions loads its model once in each Python worker.",
-    convicts=["model_of_each_task"],
-)
+@pytest.mark.contract("A job of many small partitions loads its model once in each Python worker.")
 def test_many_partitions_load_a_model_once_in_each_worker(run_script: ScriptRunner, tmp_path: Path) -> None:
     script = f"""
     from pillarbox.models import LocalEmbeddings
