@@ -60,6 +60,7 @@ SECTIONS = {
     "observe": "Seen while it runs",
     "rpc": "Between processes",
     "clients": "Clients",
+    "models": "Models beside the rows",
     "chaos": "Under faults",
     "cluster": "On a cluster",
     "testing": "Test tools",

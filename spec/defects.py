@@ -47,7 +47,7 @@ PARTS = (
     "collector", "modules", "processor", "task", "chain", "operator", "runners", "scheduler", "per_key",
     "hedging", "ledger_session", "claims", "holder", "cache", "results", "rows", "stream", "fetchers",
     "parquet", "endpoints", "clients", "coordinator", "slots", "facts", "learned_limits", "breaker",
-    "adaptive", "job",
+    "adaptive", "job", "models",
 )  # fmt: skip
 
 

@@ -377,6 +377,7 @@ ABOVE = {
         "clients",
         "chat", "cached_tokens", "rests", "languages", "rerank", "images", "images_by_content",
     ),
+    "the models": in_folder("models", "local_embeddings", "kinds", "device", "notes", "served"),
     "the claims": (*of_calls("dedupe_across_tasks"), *in_folder("ledger", "claims")),
     "the holder of a run": in_folder("ledger", "run_holder", "conditional", "one_job"),
     "the cache": (*of_calls("cache", "cache_pin"), *in_folder("ledger", "cache_upkeep")),

@@ -84,7 +84,10 @@ RINGS: Mapping[str, Ring] = {
     "clients": Ring(
         "clients of services: HTTP, embeddings, chats, lookups, and their columns on Spark",
         ("clients", "spark.answer_types", "spark.client_columns"),
-        doors=("clients", "spark.client_columns"),
+        doors=(
+            *("clients", "clients.secret", "clients.texts", "clients.tokens", "clients.transport"),
+            *("clients.vectors", "spark.client_columns"),
+        ),
     ),
     "cluster": Ring(
         "the doctor's checks of the executors of a cluster",
@@ -122,6 +125,9 @@ RINGS: Mapping[str, Ring] = {
             *("aio.limits.slot_lease", "aio.limits.slots"),
         ),
         needs=frozenset({"rpc"}),
+    ),
+    "models": Ring(
+        "models in worker processes, and servers beside them", ("models",), needs=frozenset({"clients"})
     ),
     "objects": Ring("ledgers in object stores, and the job that holds a run there", ("ledger.objects",)),
     "observe": Ring(

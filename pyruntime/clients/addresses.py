@@ -19,6 +19,7 @@ from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.endpoint_limits import USUAL
 from pillarbox.aio.endpoint_pool import EndpointPool, Journey, pool_of
 from pillarbox.aio.endpoints import FAILED_AT, Endpoints, Spread
+from pillarbox.clients.late_address import LateAddress
 
 T = TypeVar("T")
 
@@ -163,7 +164,7 @@ class Route:
 
 
 def addresses_of(
-    given: str | Sequence[str] | Endpoints, urls: Sequence[str], scope: object = None
+    given: str | Sequence[str] | Endpoints | LateAddress, urls: Sequence[str], scope: object = None
 ) -> Addresses:
     """The addresses of a client. given: as its user gave them. urls: those of requests, in the same order."""
     if isinstance(given, Endpoints):

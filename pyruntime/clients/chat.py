@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
@@ -49,6 +49,7 @@ from pillarbox.clients.images import (
     without_quotes,
 )
 from pillarbox.clients.language import Language, language_of
+from pillarbox.clients.late_address import LateAddress
 from pillarbox.clients.openai_api import (
     AZURE_PROVIDER,
     OK,
@@ -207,7 +208,7 @@ class Chat(ChatPresets, Client):
     idempotent: ClassVar[bool] = True
     """A question that is asked twice changes nothing: a slow call may be hedged."""
 
-    base_url: str | Sequence[str] | Endpoints
+    base_url: str | Sequence[str] | Endpoints | LateAddress
     model: str
     _: KW_ONLY
     prompt: str
@@ -267,6 +268,9 @@ class Chat(ChatPresets, Client):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._set("_made", _Made(self))
+
+    def _use_address(self, url: str) -> None:
+        self._made.urls = replace(self, base_url=url)._made.urls
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from pillarbox.aio.current_call import running_call
 from pillarbox.aio.limits.headers import LIMITS_WORD
 from pillarbox.clients.fields import values_by_name
+from pillarbox.clients.late_address import AddressLease, LateAddress
 from pillarbox.clients.secret import UNAUTHORIZED, Secret, SecretHeaders
 from pillarbox.clients.transport import Http, Response, Transport, open_transport
 
@@ -35,12 +36,16 @@ def _told(value: object, *, in_order: bool = False) -> Any:
 
 
 class Connections:
-    """The transport and the headers of one client on one event loop, for as many as have entered it there."""
+    """The transport and the headers of one client on one event loop, for as many as have entered it there.
+
+    lease: of a server beside the worker, where its address is that of one.
+    """
 
     def __init__(self, transport: Transport, headers: SecretHeaders) -> None:
         self.transport = transport
         self.headers = headers
         self.users = 0
+        self.lease: AddressLease | None = None
 
 
 class Client:
@@ -91,17 +96,33 @@ class Client:
         """The headers of all requests, not read yet."""
         raise NotImplementedError
 
+    def _use_address(self, url: str) -> None:
+        """Send requests to this address, which is known now, in place of a `LateAddress`."""
+        raise NotImplementedError
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_connections": {}}
 
     async def __aenter__(self: Self) -> Self:
-        """Open the connections and read the keys. Raises what `open_transport` and `Secret.read` raise."""
+        """Open the connections and read the keys. Raises what `open_transport` and `Secret.read` raise.
+
+        And what `LateAddress.lease` raises, where the address is one.
+        """
         loop = asyncio.get_running_loop()
         opened = self._connections.get(loop)
         if opened is None:
             opened = self._connections[loop] = Connections(open_transport(self.http), self._headers())
         opened.users += 1
         try:
+            address = getattr(self, "base_url", None)
+            if opened.lease is None and isinstance(address, LateAddress):
+                lease = await address.lease()
+                if opened.lease is None:
+                    opened.lease = lease
+                    self._use_address(lease.url)
+                else:
+                    # Of another that has entered meanwhile.
+                    lease.release()
             if not opened.headers.current:
                 await opened.headers.read()
         except BaseException:
@@ -119,6 +140,8 @@ class Client:
         if not opened.users:
             del self._connections[loop]
             opened.headers.stop()
+            if opened.lease is not None:
+                opened.lease.release()
             await opened.transport.close()
 
     async def _send(

@@ -51,6 +51,7 @@ from pillarbox.clients.addresses import Addresses, addresses_of
 from pillarbox.clients.client import Client
 from pillarbox.clients.endpoint import Endpoint
 from pillarbox.clients.fields import whole_text
+from pillarbox.clients.late_address import LateAddress
 from pillarbox.clients.openai_api import (
     AZURE_PROVIDER,
     OK,
@@ -195,7 +196,7 @@ class Embeddings(EmbeddingPresets, Client):
     # How texts are put into requests is no matter, nor in which of the exact forms vectors come.
     _beside_results = Client._beside_results | {"max_texts", "max_tokens", "encoding"}
 
-    base_url: str | Sequence[str] | Endpoints
+    base_url: str | Sequence[str] | Endpoints | LateAddress
     model: str = ""
     _: KW_ONLY
     key: Secret | None = None
@@ -256,6 +257,9 @@ class Embeddings(EmbeddingPresets, Client):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._set("_urls", self._addresses())
+
+    def _use_address(self, url: str) -> None:
+        self._set("_urls", replace(self, base_url=url)._urls)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from pillarbox.aio.endpoints import Endpoints
+from pillarbox.clients.late_address import NOT_OPEN, LateAddress
 from pillarbox.clients.transport import HttpStatusError, Response, status_error
 from pillarbox.redaction import has_secret, shown_address
 from pillarbox.wire import Kind, Reading, read_answer
@@ -83,13 +84,17 @@ def error_of(url: str, response: Response) -> HttpStatusError | None:
     return None if reading.kind is Kind.ANSWER else ErrorAnswer.of(url, response, reading)
 
 
-def check_base_url(base_url: object, paths: Sequence[str]) -> str | tuple[str, ...] | Endpoints:
-    """Accept an address, a list of several, or `Endpoints`. `paths` are the ends that the client adds itself.
+def check_base_url(base_url: object, paths: Sequence[str]) -> str | tuple[str, ...] | Endpoints | LateAddress:
+    """Accept an address, a list of several, `Endpoints`, or the address of a server that is known later.
+
+    paths: the ends that the client adds itself.
 
     Raises TypeError and ValueError, which never quote a key.
     """
     if isinstance(base_url, str):
         _check_url(base_url, paths)
+        return base_url
+    if isinstance(base_url, LateAddress):
         return base_url
     if isinstance(base_url, Endpoints):
         for url in base_url.urls:
@@ -117,8 +122,10 @@ def _check_url(url: object, paths: Sequence[str]) -> None:
         raise ValueError(f"base_url={url!r}: leave the last part out; the client adds it")
 
 
-def request_urls(base_url: str | Sequence[str] | Endpoints, path: str) -> list[str]:
+def request_urls(base_url: str | Sequence[str] | Endpoints | LateAddress, path: str) -> list[str]:
     """The addresses of requests, one for each address of the service."""
+    if isinstance(base_url, LateAddress):
+        return [NOT_OPEN + path]
     given = base_url.urls if isinstance(base_url, Endpoints) else base_url
     urls = [given] if isinstance(given, str) else given
     return [url.rstrip("/") + path for url in urls]

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pillarbox.aio.endpoints import Endpoints
+from pillarbox.clients.late_address import LateAddress
 from pillarbox.clients.prices import Price
 from pillarbox.clients.secret import Secret
 
@@ -21,7 +22,7 @@ T = TypeVar("T")
 C = TypeVar("C", bound="ChatPresets")
 E = TypeVar("E", bound="EmbeddingPresets")
 
-Address = str | Sequence[str] | Endpoints
+Address = str | Sequence[str] | Endpoints | LateAddress
 Prices = Mapping[str, Price] | str | os.PathLike[str] | None
 
 OPENAI_URL = "https://api.openai.com/v1"

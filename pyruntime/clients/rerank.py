@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from time import perf_counter
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -24,6 +24,7 @@ from pillarbox.aio.usage import Usage
 from pillarbox.clients.addresses import Addresses, addresses_of
 from pillarbox.clients.client import Client
 from pillarbox.clients.fields import plain_value, values_by_name, whole_text
+from pillarbox.clients.late_address import LateAddress
 from pillarbox.clients.openai_api import AnswerError, check_base_url, checked_body, error_of, request_urls
 from pillarbox.clients.prices import Price, check_max_cost, check_prices
 from pillarbox.clients.rerank_language import RerankLanguage, rerank_language_of
@@ -70,7 +71,7 @@ class Rerank(Client):
     """A question that is asked twice changes nothing: a slow call may be hedged."""
     _beside_results = Client._beside_results | {"prices", "api", "max_documents", "query", "documents"}
 
-    base_url: str | Sequence[str] | Endpoints
+    base_url: str | Sequence[str] | Endpoints | LateAddress
     model: str = ""
     _: KW_ONLY
     query: str = "query"
@@ -112,6 +113,9 @@ class Rerank(Client):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._set("_urls", self._addresses())
+
+    def _use_address(self, url: str) -> None:
+        self._set("_urls", replace(self, base_url=url)._urls)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

@@ -16,6 +16,7 @@ PACKAGES = (
     "pillarbox.job",
     "pillarbox.kernel",
     "pillarbox.ledger",
+    "pillarbox.models",
     "pillarbox.sources",
     "pillarbox.spark",
     "pillarbox.task",

@@ -42,7 +42,8 @@ RESERVED: dict[str, set[str]] = {
     "asyncio": {
         *("job", "upkeep"),
         *("api", "loop_thread", "wire", "mailbox", "task", "aio", "ledger", "spark"),
-        *("batches", "clients", "dedupe", "limits", "observe", "rpc", "sources", "streams", "testing"),
+        *("batches", "clients", "dedupe", "limits", "models", "observe", "rpc", "sources", "streams"),
+        "testing",
     },
 }
 # What the core looks up by its name when it is needed, if the ring is there.
