@@ -83,8 +83,8 @@ RINGS: Mapping[str, Ring] = {
     ),
     "clients": Ring(
         "clients of services: HTTP, embeddings, chats, lookups, and their columns on Spark",
-        ("clients", "spark.answer_types", "spark.client_columns"),
-        doors=("clients", "spark.client_columns"),
+        ("clients", "spark.answer_types", "spark.client_columns", "spark.token_columns"),
+        doors=("clients", "spark.client_columns", "spark.token_columns"),
     ),
     "cluster": Ring(
         "the doctor's checks of the executors of a cluster",
