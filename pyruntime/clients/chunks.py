@@ -8,8 +8,8 @@ Pure; any thread.
 # counted again. The end of a line stays with its line.
 #
 # Why other cuts are counted again. Cut out of its context a part may have other tokens than within, and more:
-# a limit holds for what the model counts. Where the tokenizer says no seams (`Tokenizer.seam`), that is each
-# chunk.
+# a limit holds for what the model counts. That is the part between a cut and the next seam (`Tokenizer.seam`);
+# the whole chunk where the tokenizer says none.
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pillarbox.clients.graphemes import is_within_grapheme
-from pillarbox.clients.tokens import MIN_PIECE_TOKENS, Places, Tokenizer
+from pillarbox.clients.tokens import AT_SPACE, MIN_PIECE_TOKENS, Places, Tokenizer
 from pillarbox.validate import check_int
 
 PARAGRAPH = re.compile(r"\n(?:[^\S\n]*\n)+")
@@ -136,12 +136,37 @@ class _Splitter:
 
     def _token_at(self, place: int) -> int:
         """The number of the token at a place: of those that end in front of it or there."""
-        return int(np.searchsorted(self._ends, place, "right")) if place else 0
+        return int(self._ends.searchsorted(place, "right")) if place else 0
 
     def _count(self, start: int, end: int) -> int:
-        if self._is_seam(start) and self._is_seam(end):
-            return self._token_at(end) - self._token_at(start) + self._tokenizer.special
-        return self._tokenizer.count(self._text[start:end])
+        """The tokens of a part of the text by itself, special ones included."""
+        # Between the first and the last seam it has the tokens that the text has there.
+        first = start if self._is_seam(start) else self._seam_from(start + 1, end)
+        last = end if self._is_seam(end) else self._seam_before(first, end)
+        if last <= first:
+            return self._tokenizer.count(self._text[start:end])
+        between = self._token_at(last) - self._token_at(first)
+        return between + self._count_edge(start, first) + self._count_edge(last, end) + self._tokenizer.special
+
+    def _count_edge(self, start: int, end: int) -> int:
+        if start == end:
+            return 0
+        return self._tokenizer.count(self._text[start:end]) - self._tokenizer.special
+
+    def _seam_from(self, place: int, end: int) -> int:
+        """The first seam from a place on that is in front of a space; `end` if there is none."""
+        if self._tokenizer.seam is None:
+            return end
+        found = AT_SPACE.search(self._text, place, end)
+        return end if found is None else found.start()
+
+    def _seam_before(self, least: int, end: int) -> int:
+        """The last seam in front of `end` that is in front of a space; `least` if there is none behind that."""
+        place = end
+        while self._tokenizer.seam is not None and (place := self._text.rfind(" ", least, place)) > least:
+            if not self._text[place - 1].isspace():
+                return place
+        return least
 
     def _is_seam(self, place: int) -> bool:
         if place in (0, len(self._text)):
@@ -151,7 +176,7 @@ class _Splitter:
     def _end_within(self, start: int, covered: int, limit: int) -> int | None:
         """The best place for an end behind `covered`, up to `limit`; None if all that is new belongs together."""
         text, room = self._text, limit - start
-        place = int(np.searchsorted(self._paragraphs, limit, "right"))
+        place = int(self._paragraphs.searchsorted(limit, "right"))
         if place and self._paragraphs[place - 1] > max(covered, limit - room * (1 - PARAGRAPH_FILL)):
             return int(self._paragraphs[place - 1])
         least = max(covered, int(limit - room * (1 - SENTENCE_FILL)))
@@ -161,7 +186,7 @@ class _Splitter:
         word = max(text.rfind(space, covered + 1, limit + 1) for space in SPACES)
         comma = max(text.rfind(each, covered, limit) for each in COMMAS) + 1
         end = max(self._first_space(word, covered), comma)
-        if end <= covered:
+        if end <= covered or is_within_grapheme(text, end):
             end = limit
         while end > covered and is_within_grapheme(text, end):
             end -= 1
@@ -197,8 +222,9 @@ class _Splitter:
         matches = SENTENCE.finditer(text, max(0, begin - 1), min(middle + LOOK_AHEAD, end))
         place = next((each.end() for each in matches if begin <= each.end() <= middle), begin)
         while place < end:
-            spaces = (text.find(space, place, end) for space in SPACES)
-            place = min((each for each in spaces if each >= 0), default=place)
+            if not self._is_seam(place):
+                spaces = (text.find(space, place, end) for space in SPACES)
+                place = next((each for each in spaces if each >= 0), place)
             while is_within_grapheme(text, place):
                 place += 1
             if self._count(place, end) - self._tokenizer.special <= self._overlap:

@@ -10,8 +10,9 @@ Pure; any thread. `pillarbox.clients.tokenizer_loading` finds a tokenizer by its
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -58,6 +59,48 @@ class Tokenizer(Protocol):
         ...
 
 
+AT_SPACE = re.compile(r"(?<=\S)(?= )")
+"""In front of a space behind a character that is none."""
+AT_SPACE_OR_LINE = re.compile(r"(?<=\S)(?= )|(?<=\n)(?!/)(?=[^\S\r\n]*\S)")
+"""The same, and at the beginning of a line: where the ends of lines go with what is in front of them."""
+SEAMS = {
+    **dict.fromkeys(("gpt2", "r50k_base", "p50k_base", "p50k_edit"), AT_SPACE),
+    **dict.fromkeys(("cl100k_base", "o200k_base", "o200k_harmony"), AT_SPACE_OR_LINE),
+}
+"""Those of the encodings of `tiktoken`, whose patterns begin a word with the space in front of it."""
+AT_BLANK = re.compile(r"(?<=\S)(?=\s)|(?<=\s)(?=\S)")
+"""Between white space and others: where a tokenizer drops white space."""
+SEAMS_OF_STEPS = {"BertPreTokenizer": AT_BLANK, "ByteLevel": AT_SPACE, "Metaspace": AT_SPACE, "WhitespaceSplit": AT_SPACE}
+"""By the first step of the package `tokenizers` that splits words: after it no token goes across a seam."""
+LOCAL_NORMALIZERS = frozenset(
+    {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Precompiled", "StripAccents"}
+)
+"""Steps that change no character for what stands on the other side of a space."""
+FEWER_SPACES = {"Regex": " {2,}"}
+
+
+def _seam_of(settings: Mapping[str, Any]) -> re.Pattern[str] | None:
+    """The seams of a tokenizer of the package `tokenizers`; None where its steps do not tell them."""
+    first = next(iter(_steps(settings["pre_tokenizer"], "pretokenizers")), {})
+    # Such a step may leave the words together.
+    splits = first.get("use_regex", True) and first.get("split", True)
+    is_local = all(
+        each["type"] in LOCAL_NORMALIZERS or each.get("pattern") == FEWER_SPACES
+        for each in _steps(settings["normalizer"], "normalizers")
+    )
+    joins = any(
+        each["lstrip"] or each["rstrip"] or " " in each["content"] for each in settings["added_tokens"]
+    )
+    return SEAMS_OF_STEPS.get(first.get("type", "")) if splits and is_local and not joins else None
+
+
+def _steps(step: Mapping[str, Any] | None, parts: str) -> Sequence[Mapping[str, Any]]:
+    if step is None:
+        return ()
+    found: Sequence[Mapping[str, Any]] = step[parts] if step["type"] == "Sequence" else (step,)
+    return found
+
+
 class HuggingFaceTokenizer:
     """A `tokenizers.Tokenizer`, without the truncation and padding that it may be set to."""
 
@@ -67,8 +110,7 @@ class HuggingFaceTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.special: int = self._tokenizer.num_special_tokens_to_add(False)
-        # Its steps may be any; the pieces of a text are counted anew.
-        self.seam = None
+        self.seam = _seam_of(json.loads(self._tokenizer.to_str()))
 
     def count(self, text: str) -> int:
         """See `Tokenizer.count`."""
@@ -85,17 +127,6 @@ class HuggingFaceTokenizer:
         offsets = self._tokenizer.encode(text, add_special_tokens=False).offsets
         # Several tokens may share a character, and a normalizing tokenizer names places out of order.
         return np.maximum.accumulate(np.array([end for _, end in offsets], np.int64))
-
-
-AT_SPACE = re.compile(r"(?<=\S)(?= )")
-"""In front of a space behind a character that is none. All encodings of tiktoken begin a word with its space."""
-AT_SPACE_OR_LINE = re.compile(r"(?<=\S)(?= )|(?<=\n)(?=[^\s/])")
-"""The same, and the beginning of a line: where the marks of a sentence take the ends of lines with them."""
-SEAMS = {
-    **dict.fromkeys(("gpt2", "r50k_base", "p50k_base", "p50k_edit"), AT_SPACE),
-    **dict.fromkeys(("cl100k_base", "o200k_base", "o200k_harmony"), AT_SPACE_OR_LINE),
-}
-"""Those of encodings of which the patterns are known."""
 
 
 class TiktokenTokenizer:
