@@ -3,7 +3,8 @@
 The texts are the pages of docs/, in pieces of about 20 kB. `count_tokens` and `split_text` make a column of
 Arrow of them, on this thread, as in a task of Spark; the loops by hand call the tokenizer for each text, and
 to split decode its tokens in windows of MAX_TOKENS with OVERLAP, wherever words end. CPU of this process for
-1 kB of text in UTF-8, the least of interleaved rounds; `times` is the median of the rounds' ratios to the loop by hand.
+1 kB of text in UTF-8, the least of interleaved rounds; `times` is the median of the rounds' ratios to the
+loop by hand.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bench.table import Column, print_table
-from pillarbox.clients.tokenizer_loading import PackedTokenizer
+from pillarbox.clients.tokenizer_loading import packed_tokenizer
 from pillarbox.spark import text_splitter, token_counter
 
 PAGES = Path(__file__).resolve().parents[1] / "docs"
@@ -40,9 +41,7 @@ def word_pieces(texts: list[str]) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=VOCABULARY, show_progress=False, special_tokens=["[UNK]"]
-    )
+    trainer = trainers.WordPieceTrainer(vocab_size=VOCABULARY, show_progress=False, special_tokens=["[UNK]"])
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
@@ -61,7 +60,7 @@ def loops(tokenizer: Any) -> tuple[Callable[[str], int], Callable[[str], list[st
     if isinstance(tokenizer, tokenizers.Tokenizer):
         encode = lambda text: tokenizer.encode(text).ids  # noqa: E731
     else:
-        tokenizer = PackedTokenizer(tokenizer).load()._encoding
+        tokenizer = packed_tokenizer(tokenizer).load()._encoding
         encode = tokenizer.encode_ordinary
 
     def split(text: str) -> list[str]:
@@ -98,7 +97,9 @@ def main(arguments: list[str] | None = None) -> int:
             ),
         }
         for what, (by_hand, function) in contenders.items():
-            rows.append([name, what, *_compared(by_hand, lambda made=function: made(column), given.rounds, kilobytes)])
+            rows.append(
+                [name, what, *_compared(by_hand, lambda made=function: made(column), given.rounds, kilobytes)]
+            )
     for what, made in (("count", token_counter()), ("split", text_splitter(MAX_TOKENS, OVERLAP))):
         spent = min(_cpu(lambda made=made: made(column)) for _ in range(given.rounds))
         rows.append(["estimate", what, "", f"{spent / kilobytes * 1e6:.1f}", ""])

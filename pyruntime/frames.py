@@ -1,7 +1,8 @@
 """The columns of services over tables without Spark: pandas, Polars, Arrow, DuckDB, datasets.
 
 `async_map`, `embed_text`, `ask` and `lookup` are those of `pillarbox.spark`: the same line takes a table here
-and a DataFrame there; `count_tokens` and `split_text` take a column. With this import, frames and columns of pandas and Polars have them as methods besides.
+and a DataFrame there; `count_tokens` and `split_text` take a column. With this import, frames and columns of
+pandas and Polars have them as methods besides.
 Needs the package of PySpark for its types, and neither a session nor Java.
 """
 

@@ -8,8 +8,8 @@ Pure; any thread.
 # counted again. The end of a line stays with its line.
 #
 # Why other cuts are counted again. Cut out of its context a part may have other tokens than within, and more:
-# a limit holds for what the model counts. That is the part between a cut and the next seam (`Tokenizer.seam`);
-# the whole chunk where the tokenizer says none.
+# a limit holds for what the model counts. Counted is the part between a cut and the next seam of the
+# tokenizer (`Tokenizer.seam`), or the whole chunk where it says none.
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ def split(text: str, max_tokens: int, overlap: int, tokenizer: Tokenizer) -> lis
 class _Splitter:
     """The splitting of one text. ends: as of `Tokenizer.ends`."""
 
-    def __init__(
-        self, text: str, max_tokens: int, overlap: int, tokenizer: Tokenizer, ends: Places
-    ) -> None:
+    def __init__(self, text: str, max_tokens: int, overlap: int, tokenizer: Tokenizer, ends: Places) -> None:
         self._text, self._tokenizer, self._ends = text, tokenizer, ends
         self._max_tokens, self._overlap = max_tokens, overlap
         self._size = max_tokens - tokenizer.special
@@ -146,7 +144,9 @@ class _Splitter:
         if last <= first:
             return self._tokenizer.count(self._text[start:end])
         between = self._token_at(last) - self._token_at(first)
-        return between + self._count_edge(start, first) + self._count_edge(last, end) + self._tokenizer.special
+        return (
+            between + self._count_edge(start, first) + self._count_edge(last, end) + self._tokenizer.special
+        )
 
     def _count_edge(self, start: int, end: int) -> int:
         if start == end:
@@ -161,7 +161,7 @@ class _Splitter:
         return end if found is None else found.start()
 
     def _seam_before(self, least: int, end: int) -> int:
-        """The last seam in front of `end` that is in front of a space; `least` if there is none behind that."""
+        """The last seam between `least` and `end` that is in front of a space; `least` if there is none."""
         place = end
         while self._tokenizer.seam is not None and (place := self._text.rfind(" ", least, place)) > least:
             if not self._text[place - 1].isspace():
@@ -174,7 +174,7 @@ class _Splitter:
         return self._tokenizer.seam is not None and self._tokenizer.seam.match(self._text, place) is not None
 
     def _end_within(self, start: int, covered: int, limit: int) -> int | None:
-        """The best place for an end behind `covered`, up to `limit`; None if all that is new belongs together."""
+        """The best place for an end behind `covered`, up to `limit`; None if nothing there can be parted."""
         text, room = self._text, limit - start
         place = int(self._paragraphs.searchsorted(limit, "right"))
         if place and self._paragraphs[place - 1] > max(covered, limit - room * (1 - PARAGRAPH_FILL)):

@@ -315,7 +315,9 @@ class Embeddings(EmbeddingPresets, Client):
         told |= {name: each for name, each in use.items() if each is not None}
         # A tokenizer that only fills requests does not change a text.
         cuts = self.max_text_tokens is not None
-        return {**told, "tokenizer": None} if not cuts else {**told, "tokenizer": told["tokenizer"] or ESTIMATE}
+        return (
+            {**told, "tokenizer": None} if not cuts else {**told, "tokenizer": told["tokenizer"] or ESTIMATE}
+        )
 
     @property
     def batch(self) -> Batch:

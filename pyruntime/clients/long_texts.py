@@ -61,9 +61,7 @@ def tokenizer_of_texts(tokenizer: Any, prefix: str | None) -> Tokenizer:
     return PrefixedTokenizer(loaded, prefix) if prefix else loaded
 
 
-def whole_texts(
-    rows: Sequence[str | None], prefix: str, count: Callable[[str], float]
-) -> list[list[Piece]]:
+def whole_texts(rows: Sequence[str | None], prefix: str, count: Callable[[str], float]) -> list[list[Piece]]:
     """Return each row's text as one piece, with its tokens; no piece for None."""
     return [[] if text is None else [Piece(prefix + text, count(text))] for text in rows]
 

@@ -1,7 +1,7 @@
 """Finds the tokenizer that a name means: on this machine, in an installed package, or in the network.
 
-What cannot be had fails within a second, in words. A tokenizer is loaded once a process, and can be packed, so
-that the workers of a job need neither its file nor the network. For any thread; blocks.
+What cannot be had fails within a second, in words. A tokenizer is loaded once a process, and can be packed,
+so that the workers of a job need neither its file nor the network. For any thread; blocks.
 """
 
 # Why the network is tried before a download, and for no more than a second. `tiktoken` and `huggingface_hub`
@@ -36,7 +36,7 @@ from pillarbox.clients.transport import MissingExtra
 
 ESTIMATE = "estimate"
 """The name of the tokenizer that counts nothing, but estimates."""
-ANSWER_S = 0.7
+ANSWER_S = 0.6
 """Seconds for the first answer of a server that has a tokenizer: a job that will fail does so within one."""
 TOKENIZER_FILE = "tokenizer.json"
 SERVER_ERROR, PROXY_AUTHENTICATION = 500, 407
@@ -54,7 +54,7 @@ class TokenizerUnavailable(ValueError):
 
 
 class BundledData(NamedTuple):
-    """A package that has data of encodings, and the path in it, of a file with a name or with the URL's digest."""
+    """A package that has data of encodings, and the path in it, by the name of a file or its URL's digest."""
 
     package: str
     path: str
@@ -122,7 +122,7 @@ def _import(package: str, name: str) -> Any:
         ) from None
 
 
-# -- files and models ------------------------------------------------------------------------------------------
+# -- files and models -----------------------------------------------------------------------------------
 
 
 def _of_file(name: str) -> Any:
@@ -138,7 +138,7 @@ def _of_file(name: str) -> Any:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:
         raise TokenizerUnavailable(
-            f"tokenizer={name!r}: {str(path)!r} is no file of the package tokenizers, such as a model's "
+            f"tokenizer={name!r}: {str(path)!r} is not a file of the package tokenizers, such as a model's "
             f"{TOKENIZER_FILE}: {error}"
         ) from None
 
@@ -147,11 +147,11 @@ def _of_hub(name: str) -> Any:
     tokenizers = _import("tokenizers", name)
     hub = importlib.import_module("huggingface_hub")
     try:
-        kept = hub.hf_hub_download(name, TOKENIZER_FILE, local_files_only=True)
-    except Exception:
-        # It is not there, or the name is none of a model: the hub says which.
-        kept = None
-    if kept is not None:
+        # This asks no server at all; the others do, whatever they are told.
+        kept = hub.try_to_load_from_cache(name, TOKENIZER_FILE)
+    except ValueError as error:
+        raise TokenizerUnavailable(f"tokenizer={name!r}: {_first_line(error)}; {ALLOWED}") from None
+    if isinstance(kept, str):
         return tokenizers.Tokenizer.from_file(kept)
     advice = (
         f"download it where there is a network (huggingface_hub.hf_hub_download({name!r}, "
@@ -171,7 +171,7 @@ def _of_hub(name: str) -> Any:
         ) from None
 
 
-# -- encodings -------------------------------------------------------------------------------------------------
+# -- encodings ------------------------------------------------------------------------------------------
 
 
 def _of_tiktoken(name: str) -> Any:
@@ -262,7 +262,7 @@ def _check_encoding(url: str, name: str) -> None:
     )
 
 
-# -- the network -----------------------------------------------------------------------------------------------
+# -- the network ----------------------------------------------------------------------------------------
 
 
 def _await_answer(url: str, name: str, advice: str) -> None:
@@ -305,68 +305,88 @@ def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-# -- on the way to a worker --------------------------------------------------------------------------------------
+# -- on the way to a worker -----------------------------------------------------------------------------
 
 
 class PackedTokenizer:
     """A tokenizer as bytes, which each process loads once. For any thread.
 
-    name: of it in errors. is_estimate: that it counts nothing.
+    is_estimate: that it counts nothing.
     """
 
-    def __init__(self, value: Any) -> None:
-        check_tokenizer("tokenizer", value)
-        found = _found(value) if isinstance(value, str) else value
-        self.name: str = value if isinstance(value, str) else type(value).__name__
-        self.is_estimate = isinstance(found, EstimatedTokenizer)
-        self._data = _packed(found)
-        self._digest = hashlib.sha256(self._data).digest()
+    def __init__(self, data: bytes, digest: bytes) -> None:
+        self.is_estimate = not data
+        self._data, self._digest = data, digest
 
     def load(self) -> Tokenizer:
         """Return the tokenizer; the same one at each call in a process."""
-        return _unpacked(_Key(self._digest, self._data))
+        found = _kept.get(self._digest)
+        if found is None:
+            found = _keep(self._digest, _unpacked(self._data[:KIND_BYTES], self._data[KIND_BYTES:]))
+        return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _packed_tokenizer, (self.name, self.is_estimate, self._data, self._digest)
+        return PackedTokenizer, (self._data, self._digest)
 
 
-def _packed_tokenizer(name: str, is_estimate: bool, data: bytes, digest: bytes) -> PackedTokenizer:
-    made = PackedTokenizer.__new__(PackedTokenizer)
-    made.name, made.is_estimate, made._data, made._digest = name, is_estimate, data, digest
-    return made
+KIND_BYTES, JSON, RANKS = 4, b"json", b"rank"
+"""The bytes at the beginning of a packed tokenizer that say whose it is."""
+MAX_KEPT = 8
+_kept: dict[bytes, Tokenizer] = {}
 
 
-def _packed(found: Any) -> bytes:
+def packed_tokenizer(value: Any) -> PackedTokenizer:
+    """Return a tokenizer, given as to `Embeddings` but not as None, for the way to workers. Blocks.
+
+    Raises TypeError, and what `load_tokenizer` raises.
+    """
+    if value is None:
+        raise TypeError(f"tokenizer=None: {ALLOWED}")
+    check_tokenizer("tokenizer", value)
+    if not isinstance(value, str):
+        return _pack(value)
+    # A file may be another one at the next call.
+    return _packed_file(value) if is_path(value) else _packed_name(value)
+
+
+@lru_cache(maxsize=MAX_KEPT)
+def _packed_name(name: str) -> PackedTokenizer:
+    return _pack(_found(name))
+
+
+def _packed_file(name: str) -> PackedTokenizer:
+    return _pack(_of_file(name))
+
+
+def _pack(found: Any) -> PackedTokenizer:
     if isinstance(found, EstimatedTokenizer):
-        return b""
-    if hasattr(found, "to_str"):
+        data = b""
+    elif hasattr(found, "to_str"):
         text: str = found.to_str()
-        return b"json" + text.encode()
-    # Its own form may be its name alone.
-    parts = found.name, found._pat_str, found._mergeable_ranks, found._special_tokens
-    return b"rank" + pickle.dumps(parts)
+        data = JSON + text.encode()
+    else:
+        # Its own form may be its name alone.
+        data = RANKS + pickle.dumps(
+            (found.name, found._pat_str, found._mergeable_ranks, found._special_tokens)
+        )
+    packed = PackedTokenizer(data, hashlib.sha256(data).digest())
+    if packed._digest not in _kept:
+        wrapper = wrapper_of(found)
+        _keep(packed._digest, found if wrapper is None else wrapper(found))
+    return packed
 
 
-class _Key(NamedTuple):
-    """Bytes, found by their digest."""
-
-    digest: bytes
-    data: bytes
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self.digest == other.digest
+def _keep(digest: bytes, tokenizer: Tokenizer) -> Tokenizer:
+    while len(_kept) >= MAX_KEPT:
+        _kept.pop(next(iter(_kept)), None)
+    return _kept.setdefault(digest, tokenizer)
 
 
-@lru_cache(maxsize=8)
-def _unpacked(key: _Key) -> Tokenizer:
-    kind, data = key.data[:4], key.data[4:]
+def _unpacked(kind: bytes, data: bytes) -> Tokenizer:
     if not kind:
         return EstimatedTokenizer()
     found: Any
-    if kind == b"json":
+    if kind == JSON:
         found = _import("tokenizers", TOKENIZER_FILE).Tokenizer.from_str(data.decode())
     else:
         name, pattern, ranks, special = pickle.loads(data)

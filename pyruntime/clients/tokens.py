@@ -70,7 +70,12 @@ SEAMS = {
 """Those of the encodings of `tiktoken`, whose patterns begin a word with the space in front of it."""
 AT_BLANK = re.compile(r"(?<=\S)(?=\s)|(?<=\s)(?=\S)")
 """Between white space and others: where a tokenizer drops white space."""
-SEAMS_OF_STEPS = {"BertPreTokenizer": AT_BLANK, "ByteLevel": AT_SPACE, "Metaspace": AT_SPACE, "WhitespaceSplit": AT_SPACE}
+SEAMS_OF_STEPS = {
+    "BertPreTokenizer": AT_BLANK,
+    "ByteLevel": AT_SPACE,
+    "Metaspace": AT_SPACE,
+    "WhitespaceSplit": AT_SPACE,
+}
 """By the first step of the package `tokenizers` that splits words: after it no token goes across a seam."""
 LOCAL_NORMALIZERS = frozenset(
     {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Precompiled", "StripAccents"}
@@ -118,9 +123,7 @@ class HuggingFaceTokenizer:
 
     def counts(self, texts: Sequence[str]) -> list[int]:
         """See `Tokenizer.counts`."""
-        return [
-            len(each) for part in _parts_of(texts) for each in self._tokenizer.encode_batch_fast([*part])
-        ]
+        return [len(each) for part in _parts_of(texts) for each in self._tokenizer.encode_batch_fast([*part])]
 
     def ends(self, text: str, *, whole: bool = False) -> Places:
         """See `Tokenizer.ends`."""
@@ -181,7 +184,7 @@ class PrefixedTokenizer:
     def __init__(self, tokenizer: Tokenizer, prefix: str) -> None:
         self._tokenizer, self._prefix = tokenizer, prefix
         self.special = tokenizer.count(prefix)
-        self.seam = None
+        self.seam: re.Pattern[str] | None = None
 
     def count(self, text: str) -> int:
         """See `Tokenizer.count`."""
@@ -204,7 +207,7 @@ class EstimatedTokenizer:
     """
 
     special = 0
-    seam = None
+    seam: re.Pattern[str] | None = None
 
     def count(self, text: str) -> int:
         """See `Tokenizer.count`."""

@@ -1,8 +1,8 @@
 """Columns of tokens: how many each text has, and the texts split into chunks of so many.
 
 `count_tokens` and `split_text` take a column of Spark, or one of pandas, Polars or Arrow, whose values are
-computed at once. `token_counter` and `text_splitter` return the same as functions of columns, for SQL. For the
-driver; what they send to the workers runs on the task's thread.
+computed at once. `token_counter` and `text_splitter` return the same as functions of columns, for SQL. For
+the driver; what they send to the workers runs on the task's thread.
 """
 
 # Why the tokenizer goes along with the function, as bytes. Its file would have to be on each worker, or the
@@ -25,7 +25,7 @@ from pyspark.sql import Column
 from pyspark.sql import types as T
 
 from pillarbox.clients.chunks import Chunk, check_chunks, split
-from pillarbox.clients.tokenizer_loading import ESTIMATE, PackedTokenizer
+from pillarbox.clients.tokenizer_loading import ESTIMATE, PackedTokenizer, packed_tokenizer
 from pillarbox.spark import compat
 from pillarbox.spark.records import array_of_numpy
 from pillarbox.spark.schema import arrow_type
@@ -57,8 +57,8 @@ def count_tokens(column: Any, tokenizer: Any = ESTIMATE) -> Any:
         [Row(estimated_tokens(text)=7), Row(estimated_tokens(text)=None)]
 
     Special tokens that the model adds to each text are counted. Raises TypeError for another column,
-    `TokenizerUnavailable`, within a second, for a tokenizer that cannot be had, and MissingExtra for a package
-    that is not installed.
+    `TokenizerUnavailable`, within a second, for a tokenizer that cannot be had, and MissingExtra for a
+    package that is not installed.
     """
     return token_counter(tokenizer)(column)
 
@@ -97,7 +97,7 @@ def token_counter(tokenizer: Any = ESTIMATE) -> TextFunction:
 
     tokenizer, errors: as for `count_tokens`.
     """
-    packed = PackedTokenizer(tokenizer)
+    packed = packed_tokenizer(tokenizer)
     name = "estimated_tokens" if packed.is_estimate else "count_tokens"
     return TextFunction(name, _Counting(packed), T.IntegerType())
 
@@ -114,7 +114,7 @@ def text_splitter(
 
     Arguments and errors: those of `split_text`.
     """
-    packed = PackedTokenizer(tokenizer)
+    packed = packed_tokenizer(tokenizer)
     most, repeated = check_chunks(max_tokens, overlap, packed.load().special)
     check_bool("details", details)
     name = "split_text_by_estimate" if packed.is_estimate else "split_text"
@@ -123,13 +123,13 @@ def text_splitter(
 
 
 class TextFunction:
-    """Column function of texts that `token_counter` or `text_splitter` made, for all kinds of columns and SQL.
+    """Column function of texts that `token_counter` or `text_splitter` made, for all kinds of columns.
 
         >>> from pillarbox.spark import token_counter
         >>> token_counter().returnType.simpleString()
         'int'
 
-    It has the attributes of PySpark's own UDFs, so that `spark.udf.register` accepts it. Any thread.
+    It has the attributes of PySpark's own UDFs, so that `spark.udf.register` accepts it for SQL. Any thread.
     """
 
     deterministic = True
@@ -162,8 +162,8 @@ class TextFunction:
         found = self._computed(column)
         if found is None:
             raise TypeError(
-                f"column: a {type(column).__name__}; must be a Column of Spark or the name of one, a Series of "
-                "pandas or Polars, or an array of Arrow"
+                f"column: a {type(column).__name__}; must be a Column of Spark or the name of one, a Series "
+                "of pandas or Polars, or an array of Arrow"
             )
         return found
 
@@ -202,7 +202,7 @@ class TextFunction:
         return pandas.Series(values.array, index=column.index, name=self.__name__)
 
 
-# -- what runs in the tasks ------------------------------------------------------------------------------------
+# -- what runs in the tasks -----------------------------------------------------------------------------
 
 
 class _TextTask:
