@@ -143,10 +143,8 @@ class _Splitter:
         last = end if self._is_seam(end) else self._seam_before(first, end)
         if last <= first:
             return self._tokenizer.count(self._text[start:end])
-        between = self._token_at(last) - self._token_at(first)
-        return (
-            between + self._count_edge(start, first) + self._count_edge(last, end) + self._tokenizer.special
-        )
+        between = self._token_at(last) - self._token_at(first) + self._tokenizer.special
+        return between + self._count_edge(start, first) + self._count_edge(last, end)
 
     def _count_edge(self, start: int, end: int) -> int:
         if start == end:

@@ -313,11 +313,10 @@ class Embeddings(EmbeddingPresets, Client):
             told["api"] = self._language.name
         use = {"input_type": self.input_type, "prefix": self.prefix}
         told |= {name: each for name, each in use.items() if each is not None}
-        # A tokenizer that only fills requests does not change a text.
-        cuts = self.max_text_tokens is not None
-        return (
-            {**told, "tokenizer": None} if not cuts else {**told, "tokenizer": told["tokenizer"] or ESTIMATE}
-        )
+        if self.max_text_tokens is None:
+            # A tokenizer that only fills requests does not change a text.
+            return {**told, "tokenizer": None}
+        return {**told, "tokenizer": told["tokenizer"] or ESTIMATE}
 
     @property
     def batch(self) -> Batch:

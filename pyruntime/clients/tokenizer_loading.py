@@ -48,7 +48,13 @@ ALLOWED = (
 
 
 class TokenizerUnavailable(ValueError):
-    """Raised for a tokenizer that cannot be had here: no file, no such name, or no network to get it from."""
+    """Raised for a tokenizer that cannot be had here: no file, no such name, or no network to get it from.
+
+        >>> from pillarbox.spark import token_counter
+        >>> token_counter("missing.json")
+        Traceback (most recent call last):
+        pillarbox.clients.tokenizer_loading.TokenizerUnavailable: tokenizer='missing.json': there is no file ...
+    """
 
     is_permanent: ClassVar[bool] = True
 

@@ -231,7 +231,7 @@ class EstimatedTokenizer:
 
 TOKEN = 100
 """The weight of one token. Weights are whole numbers, so that sums are exact."""
-WORD, LETTER, DIGIT, BLANK, LINE, MARK = 80, 15, 70, 2, 50, 70
+WORD, LETTER, DIGIT, BLANK, LINE, MARK = 30, 25, 70, 2, 50, 70
 """Weights of the beginning of a word, and of characters of ASCII."""
 SCRIPTS = (
     *((0x80, 80), (0x250, 90), (0x370, 90), (0x400, 60), (0x530, 90), (0x590, 90), (0x700, 140)),

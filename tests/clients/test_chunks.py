@@ -141,7 +141,7 @@ def test_nulls_stay_and_texts_without_words_have_no_chunks(kind: str) -> None:
 
 
 @pytest.mark.contract(
-    "The estimate gives at least nine tenths of the tokens of prose and of code, and at most half more.",
+    "The estimate gives at least the tokens of English prose and of code, and at most half more.",
     convicts=["words_weigh_nothing", "letters_weigh_nothing", "estimate_far_too_high"],
 )
 @pytest.mark.parametrize("kind", ["cl100k_base", "o200k_base"])
@@ -149,7 +149,7 @@ def test_the_estimate_is_near_what_is_counted(kind: str) -> None:
     files = (Path(__file__), ROOT / "README.md", ROOT / "docs" / "embeddings.md")
     pages = [LONG * 5, *(path.read_text() for path in files)]
     for real, estimated in zip(counts(pages, kind), counts(pages, "estimate"), strict=True):
-        assert 0.9 * real <= estimated <= 1.5 * real
+        assert real <= estimated <= 1.5 * real
 
 
 def test_columns_of_all_kinds_of_strings_are_taken() -> None:
