@@ -50,10 +50,13 @@ ALLOWED = (
 class TokenizerUnavailable(ValueError):
     """Raised for a tokenizer that cannot be had here: no file, no such name, or no network to get it from.
 
-        >>> from pillarbox.spark import token_counter
-        >>> token_counter("missing.json")
-        Traceback (most recent call last):
-        pillarbox.clients.tokenizer_loading.TokenizerUnavailable: tokenizer='missing.json': there is no file ...
+    >>> from pillarbox.clients.tokenizer_loading import TokenizerUnavailable
+    >>> from pillarbox.spark import token_counter
+    >>> try:
+    ...     token_counter("missing.json")
+    ... except TokenizerUnavailable as error:
+    ...     print(str(error).partition(";")[0])
+    tokenizer='missing.json': there is no file 'missing.json' on this machine
     """
 
     is_permanent: ClassVar[bool] = True

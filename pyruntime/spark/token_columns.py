@@ -54,7 +54,7 @@ def count_tokens(column: Any, tokenizer: Any = ESTIMATE) -> Any:
         >>> from pillarbox.spark import count_tokens
         >>> docs = spark.createDataFrame([("a pillar box is red",), (None,)], "text string")
         >>> docs.select(count_tokens("text")).collect()
-        [Row(estimated_tokens(text)=7), Row(estimated_tokens(text)=None)]
+        [Row(estimated_tokens(text)=6), Row(estimated_tokens(text)=None)]
 
     Special tokens that the model adds to each text are counted. Raises TypeError for another column,
     `TokenizerUnavailable`, within a second, for a tokenizer that cannot be had, and MissingExtra for a
@@ -93,7 +93,7 @@ def token_counter(tokenizer: Any = ESTIMATE) -> TextFunction:
         >>> from pillarbox.spark import token_counter
         >>> _ = spark.udf.register("tokens", token_counter())
         >>> spark.sql("select tokens('a pillar box') as tokens").first()
-        Row(tokens=5)
+        Row(tokens=4)
 
     tokenizer, errors: as for `count_tokens`.
     """

@@ -166,7 +166,8 @@ def test_a_file_and_its_folder_are_the_tokenizer(tmp_path: Path) -> None:
 @pytest.mark.contract(
     "A client whose tokenizer cannot be had is refused on the driver, and no request is sent.",
     convicts=[
-        *("tokenizer_first_in_the_task", "client_within_a_function_unchecked"),
+        "tokenizer_first_in_the_task",
+        "client_within_a_function_unchecked",
         "tokenizer_of_long_texts_unchecked",
     ],
 )
