@@ -374,6 +374,11 @@ ABOVE = {
         *in_folder("clients", "rests", "endpoints", "quotas_of_addresses"),
     ),
     "the clients": in_folder("clients", "chat", "cached_tokens", "rests", "languages", "rerank"),
+    "tables without Spark": in_folder("spark", "local_frames"),
+    "the tokens": (
+        *in_folder("clients", "chunks", "tokenizers", "long_texts"),
+        *in_folder("spark", "token_columns"),
+    ),
     "the claims": (*of_calls("dedupe_across_tasks"), *in_folder("ledger", "claims")),
     "the holder of a run": in_folder("ledger", "run_holder", "conditional", "one_job"),
     "the cache": (*of_calls("cache", "cache_pin"), *in_folder("ledger", "cache_upkeep")),

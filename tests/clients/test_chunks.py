@@ -56,7 +56,6 @@ def chunks_of(text: str, max_tokens: int, overlap: int, kind: str) -> list[dict[
         "chunk_edges_not_counted",
         "overlap_not_counted",
         "seam_behind_a_space",
-        "token_within_character",
         "normalizers_ignored",
         "spaces_are_chunks",
     ],
@@ -84,8 +83,19 @@ def test_chunks_are_the_text(kind: str, text: str, extra: int, data: st.DataObje
 
 
 @pytest.mark.contract(
+    "A character that is several tokens counts with the chunk that has it.",
+    convicts=["token_within_character"],
+)
+@pytest.mark.parametrize("text", ["\n\x81\u0f80\u0f80", "\n🙃\u0f80 a\n🙃 b\n🙃🙃\u0f80"])
+def test_a_character_of_several_tokens_counts_with_its_chunk(text: str) -> None:
+    found = chunks_of(text, 8, 0, "cl100k_base")
+    assert counts([each["text"] for each in found], "cl100k_base") == [each["tokens"] for each in found]
+    assert max(each["tokens"] for each in found) <= 8
+
+
+@pytest.mark.contract(
     "No chunk begins or ends within a character and its accents, emoji or syllable that has room.",
-    convicts=["accents_apart", "flags_apart", "syllables_apart"],
+    convicts=["accents_apart", "flags_apart"],
 )
 @pytest.mark.parametrize("kind", ["cl100k_base", "estimate", "GPT-2"])
 @settings(max_examples=examples(300))
@@ -105,6 +115,13 @@ def test_what_is_read_as_one_character_is_not_parted(
                 match.group() for match in regex.finditer(r"\X", text) if match.start() < place < match.end()
             )
             assert counts([parted], kind)[0] > min(8 + extra, overlap)
+
+
+@pytest.mark.contract("Consonants that a sign joins stay together.", convicts=["syllables_apart"])
+def test_a_syllable_is_not_parted() -> None:
+    found = chunks_of("क्ष" * 20, 20, 5, "cl100k_base")
+    assert len(found) > 3
+    assert {each["text"].replace("क्ष", "") for each in found} == {""}
 
 
 def test_a_chunk_ends_with_a_paragraph_a_sentence_or_a_word() -> None:
