@@ -82,7 +82,7 @@ def refused_in_process(name: str, folder: Path, **environment: str) -> str:
     "error says what to do.",
     convicts=["tokenizer_awaited", "server_error_is_an_answer", "no_advice_without_a_tokenizer"],
 )
-@pytest.mark.parametrize("status", [None, 503])
+@pytest.mark.parametrize("status", [503, None])
 def test_a_model_that_a_hub_does_not_give_is_asked_for_once(status: int | None, tmp_path: Path) -> None:
     with hub(status) as (url, asked):
         told = refused_in_process("org/model", tmp_path, HF_ENDPOINT=url)
