@@ -1,7 +1,8 @@
 """The columns of services over tables without Spark: pandas, Polars, Arrow, DuckDB, datasets.
 
 `async_map`, `embed_text`, `ask` and `lookup` are those of `pillarbox.spark`: the same line takes a table here
-and a DataFrame there. With this import, frames and columns of pandas and Polars have them as methods besides.
+and a DataFrame there; `count_tokens` and `split_text` take a column. With this import, frames and columns of
+pandas and Polars have them as methods besides.
 Needs the package of PySpark for its types, and neither a session nor Java.
 """
 
@@ -13,8 +14,9 @@ from typing import Any
 
 from pillarbox.api import async_map
 from pillarbox.spark.client_columns import ask, embed_text, lookup
+from pillarbox.spark.token_columns import count_tokens, split_text
 
-__all__ = ["add_methods", "ask", "async_map", "embed_text", "lookup"]
+__all__ = ["add_methods", "ask", "async_map", "count_tokens", "embed_text", "lookup", "split_text"]
 
 NAME = "pillarbox"
 """The name of the methods at frames and columns: `frame.pillarbox.embed_text(...)`."""
@@ -77,6 +79,14 @@ class ColumnMethods:
         """Return the column of the vectors of the texts. named: as for `embed_text`."""
         frame = self._column.rename(TEXT).to_frame()
         return embed_text(frame, TEXT, into=VECTOR, client=client, **named)[VECTOR]
+
+    def count_tokens(self, *arguments: Any, **named: Any) -> Any:
+        """See `pillarbox.spark.count_tokens`."""
+        return count_tokens(self._column, *arguments, **named)
+
+    def split_text(self, *arguments: Any, **named: Any) -> Any:
+        """See `pillarbox.spark.split_text`."""
+        return split_text(self._column, *arguments, **named)
 
 
 def add_methods() -> None:

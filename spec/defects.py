@@ -46,8 +46,8 @@ PARTS = (
     "lock_free_inbox", "oracle", "mail", "mailbox", "queue", "handover", "deadlines", "waits", "c_interface",
     "collector", "modules", "processor", "task", "chain", "operator", "runners", "scheduler", "per_key",
     "hedging", "ledger_session", "claims", "holder", "cache", "results", "rows", "stream", "fetchers",
-    "parquet", "endpoints", "clients", "coordinator", "slots", "facts", "learned_limits", "breaker",
-    "adaptive", "job", "models",
+    "parquet", "endpoints", "clients", "tokens", "coordinator", "slots", "facts", "learned_limits", "breaker",
+    "adaptive", "job", "frames", "models",
 )  # fmt: skip
 
 

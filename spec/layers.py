@@ -378,6 +378,11 @@ ABOVE = {
         "chat", "cached_tokens", "rests", "languages", "rerank", "images", "images_by_content",
     ),
     "the models": in_folder("models", "local_embeddings", "kinds", "device", "notes", "served"),
+    "tables without Spark": in_folder("spark", "local_frames"),
+    "the tokens": (
+        *in_folder("clients", "chunks", "tokenizers", "long_texts"),
+        *in_folder("spark", "token_columns"),
+    ),
     "the claims": (*of_calls("dedupe_across_tasks"), *in_folder("ledger", "claims")),
     "the holder of a run": in_folder("ledger", "run_holder", "conditional", "one_job"),
     "the cache": (*of_calls("cache", "cache_pin"), *in_folder("ledger", "cache_upkeep")),
@@ -388,7 +393,7 @@ ABOVE = {
         "row_digests", "stream_identity",
     ),
     "results on Spark": in_folder(
-        "spark", "missing_values", "results", "disconnect", "source_rows", "texts", "local_frames"
+        "spark", "missing_values", "results", "disconnect", "source_rows", "texts"
     ),
     "the identity of rows": (
         *in_folder("spark", "ledger_keys", "skipped_rows"),

@@ -83,10 +83,10 @@ RINGS: Mapping[str, Ring] = {
     ),
     "clients": Ring(
         "clients of services: HTTP, embeddings, chats, lookups, and their columns on Spark",
-        ("clients", "spark.answer_types", "spark.client_columns"),
+        ("clients", "spark.answer_types", "spark.client_columns", "spark.token_columns"),
         doors=(
             *("clients", "clients.secret", "clients.texts", "clients.tokens", "clients.transport"),
-            *("clients.vectors", "spark.client_columns"),
+            *("clients.vectors", "spark.client_columns", "spark.token_columns"),
         ),
     ),
     "cluster": Ring(

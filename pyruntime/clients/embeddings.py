@@ -52,6 +52,13 @@ from pillarbox.clients.client import Client
 from pillarbox.clients.endpoint import Endpoint
 from pillarbox.clients.fields import whole_text
 from pillarbox.clients.late_address import LateAddress
+from pillarbox.clients.long_texts import (
+    LongTexts,
+    check_long_texts,
+    parts_of_texts,
+    tokenizer_of_texts,
+    whole_texts,
+)
 from pillarbox.clients.openai_api import (
     AZURE_PROVIDER,
     OK,
@@ -67,16 +74,8 @@ from pillarbox.clients.presets import EmbeddingPresets
 from pillarbox.clients.prices import Price, check_max_cost, check_prices
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.texts import TextTooLong, empty_text, texts_of
-from pillarbox.clients.tokens import (
-    MIN_PIECE_TOKENS,
-    Piece,
-    PrefixedTokenizer,
-    Tokenizer,
-    check_tokenizer,
-    first_piece,
-    load_tokenizer,
-    pieces,
-)
+from pillarbox.clients.tokenizer_loading import ESTIMATE
+from pillarbox.clients.tokens import Piece, Tokenizer
 from pillarbox.clients.transport import Http, HttpStatusError, Response, status_error, without_query
 from pillarbox.clients.vector_language import Asked, VectorLanguage, vector_language_of
 from pillarbox.clients.vectors import (
@@ -92,23 +91,14 @@ from pillarbox.clients.vectors import (
     rows_not_finite,
     weighted_mean,
 )
-from pillarbox.validate import (
-    check_bool,
-    check_choice,
-    check_int,
-    check_positive_int,
-    check_text,
-    naming_arguments,
-)
+from pillarbox.validate import check_bool, check_choice, check_positive_int, check_text, naming_arguments
 from pillarbox.wire import Kind, is_permanent, may_have_poison_row
 
 log = logging.getLogger("pillarbox")
 
 Encoding: TypeAlias = Literal["auto", "base64", "float", "float16", "bytes"]
-LongTexts: TypeAlias = Literal["send", "error", "truncate", "chunk"]
 
 ENCODINGS = ("auto", "base64", "float", "float16", "bytes")
-LONG_TEXTS = ("send", "error", "truncate", "chunk")
 
 TOKENS_PER_CHARACTER = 0.5
 """Before a service has counted any. English has about 0.25, Chinese about 1."""
@@ -167,10 +157,11 @@ class Embeddings(EmbeddingPresets, Client):
     max_tokens: tokens in a request, at most; counted by `tokenizer`, or estimated from the service's counts.
     max_text_tokens, long_texts: tokens of one text, at most, special ones included, and the treatment of a
         longer one: "send" it as it is, "error" for its row, "truncate" it, or "chunk" it: its pieces
-        are embedded, and the result is their mean, weighted by tokens. All but "send" need both a limit and a
-        tokenizer; "truncate" with TEI's own form needs neither, as the service truncates.
-    tokenizer: a tiktoken encoding's name, the path of a tokenizer.json on the worker, "org/model" of Hugging
-        Face, or an object of `tokenizers` or `tiktoken`.
+        are embedded, and the result is their mean, weighted by tokens. All but "send" need a limit, "error"
+        and "truncate" a tokenizer; "truncate" with TEI's own form needs neither, as the service truncates.
+    tokenizer: a tiktoken encoding's name or a model's that tiktoken knows, the path of a tokenizer.json or of
+        its folder on the driver and the workers, "org/model" of Hugging Face, "estimate", or an object of
+        `tokenizers` or `tiktoken`. One that cannot be had is an error on the driver. None to estimate.
     body: more of the request's body, such as {"user": "nightly"}.
     headers: more headers; keys in them are Secrets. http: options of the transport.
 
@@ -241,8 +232,12 @@ class Embeddings(EmbeddingPresets, Client):
         check_choice("encoding", self.encoding, ENCODINGS)
         if not language.forms(self.encoding):
             raise ValueError(f"encoding={self.encoding!r}: api={language.name!r} has no such form")
-        check_tokenizer("tokenizer", self.tokenizer)
-        self._check_long_texts()
+        check_long_texts(
+            self.long_texts,
+            self.max_text_tokens,
+            self.tokenizer,
+            service_truncates=language.truncate_field is not None,
+        )
         self._set("body", checked_body(self.body, language.own_fields))
         self._set("headers", check_headers("headers", self.headers))
         if not isinstance(self.http, Http):
@@ -263,23 +258,6 @@ class Embeddings(EmbeddingPresets, Client):
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
-
-    def _check_long_texts(self) -> None:
-        check_choice("long_texts", self.long_texts, LONG_TEXTS)
-        if self.max_text_tokens is not None:
-            check_int("max_text_tokens", self.max_text_tokens, MIN_PIECE_TOKENS)
-        truncates = self._language.truncate_field is not None
-        by_service = truncates and self.long_texts == "truncate" and self.max_text_tokens is None
-        if self.long_texts == "send" or by_service:
-            if self.max_text_tokens is not None:
-                raise ValueError(
-                    f"max_text_tokens={self.max_text_tokens}: say what is done with longer texts: "
-                    "long_texts='error', 'truncate' or 'chunk'"
-                )
-            return
-        for name in ("max_text_tokens", "tokenizer"):
-            if getattr(self, name) is None:
-                raise ValueError(f"long_texts={self.long_texts!r}: needs {name}")
 
     def with_prices(self, prices: Mapping[str, Price]) -> Embeddings:
         """Return the same client with prices of its calls, for `Budget(max_cost=...)`.
@@ -318,6 +296,11 @@ class Embeddings(EmbeddingPresets, Client):
             changed._set(name, value)
         return changed
 
+    def check_on_driver(self) -> None:
+        """Raise TokenizerUnavailable or MissingExtra where the tokenizer cannot be had here. Blocks."""
+        if self.tokenizer is not None and (self.max_tokens or self.max_text_tokens) is not None:
+            self._tokenizer()
+
     def check_budget(self, budget: Budget) -> None:
         """Raise ValueError for a bound on the cost where neither prices nor a hook says it. Any thread."""
         if budget.usage is None:
@@ -334,8 +317,10 @@ class Embeddings(EmbeddingPresets, Client):
             told["api"] = self._language.name
         use = {"input_type": self.input_type, "prefix": self.prefix}
         told |= {name: each for name, each in use.items() if each is not None}
-        # A tokenizer that only fills requests does not change a text.
-        return told if self.max_text_tokens is not None else {**told, "tokenizer": None}
+        if self.max_text_tokens is None:
+            # A tokenizer that only fills requests does not change a text.
+            return {**told, "tokenizer": None}
+        return {**told, "tokenizer": told["tokenizer"] or ESTIMATE}
 
     @property
     def batch(self) -> Batch:
@@ -449,39 +434,12 @@ class Embeddings(EmbeddingPresets, Client):
         limit, prefix = self.max_text_tokens, self.prefix or ""
         if limit is None:
             # Tokens are needed to fill requests only.
-            count = self.tokens_of if self.max_tokens is not None else _uncounted
-            if not prefix:
-                return [[] if text is None else [Piece(text, count(text))] for text in rows], {}
-            return [[] if text is None else [Piece(prefix + text, count(text))] for text in rows], {}
-        tokenizer = self._tokenizer()
-        if prefix and limit - tokenizer.special < MIN_PIECE_TOKENS:
-            raise ValueError(f"prefix={prefix!r}: leaves too few of max_text_tokens={limit} to a text")
-        parts: list[list[Piece]] = []
-        errors: dict[int, TextTooLong] = {}
-        for row, text in enumerate(rows):
-            parts.append([])
-            if text is None:
-                continue
-            if self.long_texts == "chunk":
-                # A long space in a text has no vector either.
-                parts[row] = [piece for piece in pieces(text, limit, tokenizer) if piece.text.strip()]
-            elif self.long_texts == "truncate":
-                parts[row] = [first_piece(text, limit, tokenizer)]
-            elif (tokens := tokenizer.count(text)) <= limit:
-                parts[row] = [Piece(text, tokens)]
-            else:
-                errors[row] = TextTooLong(
-                    f"the text has {tokens:,} tokens, more than max_text_tokens={limit:,}: leave it out, or "
-                    "use long_texts='truncate' or 'chunk'"
-                )
-        if prefix:
-            parts = [[Piece(prefix + text, tokens) for text, tokens in part] for part in parts]
-        return parts, errors
+            return whole_texts(rows, prefix, _uncounted if self.max_tokens is None else self.tokens_of), {}
+        return parts_of_texts(rows, self.long_texts, limit, prefix, self._tokenizer())
 
     def _tokenizer(self) -> Tokenizer:
         if self._loaded is None:
-            loaded = load_tokenizer(self.tokenizer)
-            self._set("_loaded", PrefixedTokenizer(loaded, self.prefix) if self.prefix else loaded)
+            self._set("_loaded", tokenizer_of_texts(self.tokenizer, self.prefix))
         tokenizer: Tokenizer = self._loaded
         return tokenizer
 

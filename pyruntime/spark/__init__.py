@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pillarbox.spark.progress import Progress
     from pillarbox.spark.stream.async_stream import async_stream
     from pillarbox.spark.stream.settings import stream_settings
+    from pillarbox.spark.token_columns import count_tokens, split_text, text_splitter, token_counter
 
 __all__ = [
     "Progress",
@@ -27,13 +28,17 @@ __all__ = [
     "async_udf",
     "call_failed",
     "called_once",
+    "count_tokens",
     "embed_text",
     "estimate_cost",
     "failed_rows",
     "lookup",
     "register_source",
     "skipped_rows",
+    "split_text",
     "stream_settings",
+    "text_splitter",
+    "token_counter",
 ]
 
 _MODULES = {
@@ -47,6 +52,7 @@ _MODULES = {
     "progress": ["Progress"],
     "stream.async_stream": ["async_stream"],
     "stream.settings": ["stream_settings"],
+    "token_columns": ["count_tokens", "split_text", "text_splitter", "token_counter"],
 }
 
 if not TYPE_CHECKING:

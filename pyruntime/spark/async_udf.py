@@ -23,8 +23,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column
 from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
@@ -53,7 +52,7 @@ from pillarbox.spark.operator_plan import (
 from pillarbox.spark.records import arguments_of, rows_of
 from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import condition_of, parse_type
-from pillarbox.spark.shipment import Shipment, ship
+from pillarbox.spark.shipment import Shipment, active_session, ship
 from pillarbox.spark.writer import WHERE, RowWriter
 from pillarbox.task.protocols import RowBatch
 from pillarbox.validate import check_bool, suggesting_options
@@ -165,7 +164,7 @@ def async_udf(
     check_progress(progress)
     is_decorator = returnType is None and not callable(fn)
     result = fn if is_decorator else returnType
-    if _session() is not None:
+    if active_session() is not None:
         # An error in it then comes here, and not where the function is used.
         parse_type("returnType", result)
     elif not isinstance(result, str | T.DataType):
@@ -330,21 +329,13 @@ class AsyncUdf:
             self._fn,
             self._options,
             token=self._token,
-            session=_session(),
+            session=active_session(),
             progress=self._progress,
             columns=names,
             results=self._result,
             arguments=arguments,
         )
         return UdfTask(plan, self._result, has_where=has_where, skip_null=self._skip_null)
-
-
-def _session() -> SparkSession | None:
-    """The session of this thread, or that of the process: a thread that made none has none of its own."""
-    try:
-        return SparkSession.active()
-    except PySparkException:
-        return None
 
 
 def _argument_names(bound: inspect.BoundArguments) -> list[str]:

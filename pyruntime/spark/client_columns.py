@@ -44,7 +44,7 @@ from pillarbox.spark.answer_types import spark_type, value_reader
 from pillarbox.spark.column_functions import check_budget
 from pillarbox.spark.dataframe import map_dataframe
 from pillarbox.spark.observation import JobProgress
-from pillarbox.spark.operator_plan import name_of
+from pillarbox.spark.operator_plan import check_on_driver, name_of
 from pillarbox.spark.records import array_of_numpy, flags_of
 from pillarbox.spark.schema import check_column, frame_of, parse_schema
 from pillarbox.validate import check_text, suggesting_options
@@ -249,6 +249,10 @@ class AroundClient:
     def agrees_on_length(self) -> bool:
         """True if tasks have to agree on the length of the client's vectors."""
         return getattr(self._client, "agrees_on_length", False)
+
+    def check_on_driver(self) -> None:
+        """Raise what the client lacks here, if it says that."""
+        check_on_driver(self._client)
 
     def agree_on_length(self, name: str, agree: Callable[[int], Awaitable[int]]) -> None:
         """See `Embeddings`."""

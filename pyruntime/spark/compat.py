@@ -157,11 +157,11 @@ def parse_ddl(text: str) -> T.DataType:
 
 
 def column_function(
-    run: Callable[[Iterator[Any]], Iterator[Any]], result: T.DataType
+    run: Callable[[Iterator[Any]], Iterator[Any]], result: T.DataType, *, is_deterministic: bool = False
 ) -> Callable[..., Column]:
-    """Return a function of columns, not deterministic, which does in each task what `run` does.
+    """Return a function of columns which does in each task what `run` does.
 
-    run: what `ship` made of what `column_task` gives.
+    run: what `ship` made of what `column_task` gives. is_deterministic: Spark may compute it twice.
     """
     if VERSION >= ARROW_UDF_SINCE:
         udf = F.arrow_udf(run, result)  # type: ignore[attr-defined]
@@ -172,7 +172,7 @@ def column_function(
         whole: Any = pd.DataFrame if isinstance(result, T.StructType) else pd.Series
         run.__annotations__ = {"batches": Iterator[pd.Series], "return": Iterator[whole]}
         udf = F.pandas_udf(run, result)  # type: ignore[attr-defined]
-    made: Callable[..., Column] = udf.asNondeterministic()
+    made: Callable[..., Column] = udf if is_deterministic else udf.asNondeterministic()
     return made
 
 

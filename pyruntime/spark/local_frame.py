@@ -32,7 +32,7 @@ from pillarbox.spark.error_column import ERROR, ERROR_TYPE, ERROR_TYPE_OF_CHAIN
 from pillarbox.spark.operator_plan import OperatorPlan, check_callable
 from pillarbox.spark.records import array_of_numpy, numpy_of, sliced
 from pillarbox.spark.results import RowEncoder
-from pillarbox.spark.schema import ROOMIER_TYPES, arrow_field
+from pillarbox.spark.schema import ROOMIER_TYPES, arrow_field, check_unique
 from pillarbox.spark.worker_garbage import collected_rarely
 from pillarbox.spark.writer import RowWriter
 
@@ -63,7 +63,7 @@ def taken(frame: Any) -> Taken | None:
     if ("polars", "DataFrame") in kinds:
         return _of_polars(frame)
     if ("datasets", "Dataset") in kinds:
-        return _of_arrow(frame.with_format("arrow")[:], _dataset)
+        return _of_dataset(frame)
     if not hasattr(frame, "__arrow_c_stream__"):
         return None
     table = frame if isinstance(frame, pa.Table) else _table_of(frame)
@@ -84,14 +84,27 @@ def _table_of(frame: Any) -> pa.Table | None:
 
 
 def _of_pandas(frame: Any) -> Taken:
+    # A name may be any object, such as a number: in Spark it is a text.
+    names = [*map(str, frame.columns)]
+    check_unique("df", names)
+    if not names and len(frame):
+        raise ValueError(f"df: has {len(frame):,} rows and no columns; give it one, as by df.reset_index()")
+
     def build(kept: list[str], positions: Positions | None, new: pa.Table) -> Any:
-        made = frame[kept].copy() if positions is None else frame[kept].iloc[positions].copy()
+        made = frame.iloc[:, [*map(names.index, kept)]]
+        made = made.copy() if positions is None else made.iloc[positions].copy()
+        levels = frame.columns.nlevels
         for name, column in zip(new.schema.names, new.columns, strict=True):
             vectors = _vectors_of(column)
-            made[name] = column.to_pandas().array if vectors is None else vectors
+            place = name if levels == 1 else (name, *[""] * (levels - 1))
+            made[place] = column.to_pandas().array if vectors is None else vectors
         return made
 
-    return Taken(pa.Table.from_pandas(frame, preserve_index=False), build)
+    dense = frame.set_axis(names, axis=1)
+    for place, kind in enumerate(frame.dtypes):
+        if hasattr(kind, "subtype") and hasattr(frame.iloc[:, place], "sparse"):
+            dense[names[place]] = frame.iloc[:, place].sparse.to_dense()
+    return Taken(pa.Table.from_pandas(dense, preserve_index=False), build)
 
 
 def _vectors_of(column: pa.ChunkedArray) -> npt.NDArray[np.object_] | None:
@@ -126,6 +139,10 @@ def _vectors_of(column: pa.ChunkedArray) -> npt.NDArray[np.object_] | None:
 
 
 def _of_polars(frame: Any) -> Taken:
+    for name, kind in frame.schema.items():
+        if str(kind) == "Object":
+            raise TypeError(f"df: column {name!r} has objects of Python, which Arrow cannot take")
+
     def build(kept: list[str], positions: Positions | None, new: pa.Table) -> Any:
         columns = import_module("polars").from_arrow(new)
         if not kept:
@@ -148,9 +165,24 @@ def _of_arrow(table: pa.Table, restore: Callable[[pa.Table], Any]) -> Taken:
     return Taken(table, build)
 
 
-def _dataset(table: pa.Table) -> Any:
-    datasets = import_module("datasets")
-    return datasets.Dataset(datasets.table.InMemoryTable(table.replace_schema_metadata(None)))
+def _of_dataset(frame: Any) -> Taken:
+    """Takes a dataset, whose features say more than their types in Arrow: labels, images, translations."""
+    datasets, shown = import_module("datasets"), frame.format
+
+    def restore(table: pa.Table) -> Any:
+        table = table.replace_schema_metadata(None)
+        features = datasets.Features.from_arrow_schema(table.schema)
+        old = [name for name in table.schema.names if name in frame.features]
+        features.update({name: frame.features[name] for name in old})
+        info = datasets.DatasetInfo(features=features)
+        made = datasets.Dataset(datasets.table.InMemoryTable(table), info=info)
+        if shown["type"] is None:
+            return made
+        # What was not shown is not shown now, and what is new is.
+        columns = [name for name in table.schema.names if name not in old or name in shown["columns"]]
+        return made.with_format(shown["type"], columns, **shown["format_kwargs"])
+
+    return _of_arrow(frame.with_format("arrow")[:], restore)
 
 
 class LocalFrame:
@@ -266,7 +298,10 @@ def local_frame(frame: object) -> LocalFrame | None:
 
 def _spark_field(field: pa.Field) -> T.StructField:
     try:
-        return T.StructField(field.name, from_arrow_type(_plain(field.type), prefer_timestamp_ntz=True))
+        made = T.StructField(field.name, from_arrow_type(_plain(field.type), prefer_timestamp_ntz=True))
+        # Of a decimal with too many digits for Spark only this knows.
+        arrow_field(made)
+        return made
     except Exception as error:
         raise TypeError(f"df: column {field.name!r} is of Arrow's type {field.type}: {error}") from None
 
@@ -310,6 +345,9 @@ def _as_spark_has_it(table: pa.Table, schema: T.StructType) -> pa.Table:
         try:
             # Python's times have no nanoseconds either; what is kept of a row is as it was.
             is_time = pa.types.is_temporal(column.type)
+            if pa.types.is_run_end_encoded(column.type):
+                # No cast takes these.
+                column = import_module("pyarrow.compute").run_end_decode(column)
             columns.append(column if column.type == wanted else column.cast(wanted, safe=not is_time))
         except pa.ArrowException as error:
             raise ValueError(

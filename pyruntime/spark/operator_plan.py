@@ -46,10 +46,21 @@ from pillarbox.spark.shipment import ship, use_driver_python
 log = logging.getLogger("pillarbox")
 
 
+def check_on_driver(fn: object) -> None:
+    """Raise what `fn` says that it lacks, such as a tokenizer: each task would fail for it. Blocks."""
+    check = getattr(fn, "check_on_driver", None)
+    if callable(check) and not isinstance(fn, type):
+        check()
+
+
 def check_callable(fn: Callable[..., Any], options: Options) -> None:
-    """Raise TypeError unless `fn` can be called as `options` say; warn of one that never returns a value."""
+    """Raise TypeError unless `fn` can be called as `options` say; warn of one that never returns a value.
+
+    Raises what `fn` says that it lacks.
+    """
     check_function(fn, in_batches=options.batch is not None, gets_endpoints=options.endpoints is not None)
     check_hedged(fn, options.hedge)
+    check_on_driver(fn)
     if never_returns(fn) and collector_parameter(fn) is None:
         log.warning(
             "%s never returns a value, so that each of its results is null; is a `return` missing?",

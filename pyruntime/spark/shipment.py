@@ -17,6 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from pillarbox.redaction import errors_in_utf8
 from pillarbox.spark.shown_errors import show_errors_in_words
@@ -36,6 +38,14 @@ def use_driver_python(session: object) -> None:
         return
     if context.master.startswith("local") and context.getConf().get("spark.pyspark.python") is None:
         context.pythonExec = sys.executable
+
+
+def active_session() -> SparkSession | None:
+    """The session of this thread, or that of the process: a thread that made none has none of its own."""
+    try:
+        return SparkSession.active()
+    except PySparkException:
+        return None
 
 
 def ship(run: Callable[[Iterator[Any]], Iterator[Any]], name: str) -> Callable[..., Iterator[Any]]:

@@ -392,7 +392,7 @@ def test_a_client_that_was_entered_twice_stays_open_until_the_last_leaves() -> N
         ({"dimensions": 0}, "dimensions=0"),
         ({"max_texts": 1.5}, "max_texts=1.5"),
         ({"encoding": "gzip"}, "encoding='gzip': must be one of"),
-        ({"long_texts": "chunk", "max_text_tokens": 100}, "long_texts='chunk': needs tokenizer"),
+        ({"long_texts": "truncate", "max_text_tokens": 100}, "long_texts='truncate': needs tokenizer"),
         ({"long_texts": "error", "tokenizer": "cl100k_base"}, "long_texts='error': needs max_text_tokens"),
         ({"max_text_tokens": 100}, "say what is done with longer texts"),
         ({"tokenizer": 5}, "tokenizer=5: must be the name of a tiktoken encoding"),

@@ -99,6 +99,27 @@ def test_a_long_text_is_embedded_in_pieces_and_its_vector_is_their_weighted_mean
     assert np.allclose(block[1], mean / np.linalg.norm(mean), atol=1e-5)
 
 
+@pytest.mark.contract(
+    "Without a tokenizer long texts are embedded in pieces of an estimated number of tokens.",
+    convicts=["estimate_refused_for_chunks", "chunks_counted_unasked", "estimate_unknown_to_a_cache"],
+)
+def test_a_long_text_is_embedded_in_pieces_by_the_estimate() -> None:
+    estimated, service = Service(), Service()
+    options: Any = {"long_texts": "chunk", "max_text_tokens": LIMIT}
+    block = asyncio.run(embedded(service, ["short", LONG], **options))
+    named = asyncio.run(embedded(estimated, ["short", LONG], tokenizer="estimate", **options))
+    assert np.array_equal(block, named)
+    assert sent(service) == sent(estimated)
+    short, *parts = sent(service)
+    assert short == "short"
+    assert "".join(parts) == LONG
+    # It errs on the side of more tokens.
+    assert max(counted(trained(False), text) for text in parts) <= 3 * LIMIT
+    assert len(parts) >= counted(encoding(), LONG) / LIMIT / 4
+    client = Embeddings("http://e5/v1", "m", **options)
+    assert client.configuration["tokenizer"] == "estimate"
+
+
 def test_a_mean_of_vectors_of_other_lengths_is_not_scaled() -> None:
     service = Service(scale=3.0)
     options: Any = {"long_texts": "chunk", "max_text_tokens": LIMIT, "tokenizer": trained(True)}

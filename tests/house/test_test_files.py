@@ -21,6 +21,7 @@ def exported() -> dict[str, set[str]]:
         },
         "pillarbox.clients.openai_api": {"AnswerError"},
         "pillarbox.clients.secret": {"SecretUnavailable"},
+        "pillarbox.clients.tokenizer_loading": {"TokenizerUnavailable"},
         "pillarbox.clients.transport": {"HttpStatusError"},
         "pillarbox.pack": {"Pack", "pack"},
         "pillarbox.policies": {

@@ -91,6 +91,8 @@ def test_every_defect_still_has_its_place_in_the_code_and_changes_it() -> None:
         "the fetchers",
         "slices of Parquet",
         "the clients",
+        "the tokens",
+        "tables without Spark",
         "the coordinator",
         "the slots that tasks share",
         "the findings of tasks",

