@@ -17,8 +17,8 @@ from tests.house import pages
 ROOT = Path(__file__).resolve().parents[2]
 # Pages that start many streams, of which tests/spark/test_stream.py and test_source_stream.py know more.
 SLOW = {"docs/stream.md", "docs/sources.md"}
-# Their first blocks, so many, run by themselves. The others need servers, which tests/spark/test_tables.py and
-# test_stores.py start.
+# Their first blocks, so many, run by themselves. The others need servers, which test_tables.py and
+# test_stores.py in tests/spark start.
 WITH_SERVERS = {"docs/tables.md": 1, "docs/stores.md": 2}
 
 

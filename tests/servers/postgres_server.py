@@ -58,7 +58,7 @@ def account() -> dict[str, Any]:
 
 
 class PostgresServer:
-    """A running PostgreSQL, until `close`. binaries: the folder of its programs, if not the installed ones."""
+    """A running PostgreSQL, until `close`. binaries: of its programs, if not the installed ones."""
 
     def __init__(self, binaries: Path | None = None) -> None:
         binaries = binaries or programs()
