@@ -35,7 +35,7 @@ IN_SPARK = ("hadoop-client", "snappy", "slf4j", "lz4", "scala-", "jsr305")
 NONE, IDENTITY, OURS = "no Python", "identity `mapInArrow`", "`async_map`, calls of 20 ms"
 MODES = {"micro-batches": (False, False), '`latency="low"`': (False, True)}
 MODES |= {"Real-time Mode": (True, False), 'Real-time Mode, `latency="low"`': (True, True)}
-"""Whether the mode is Real-time, and whether the latency of the workers is low."""
+"""By name: is the mode Real-time, and is the latency of the workers low."""
 
 
 async def call(row: Any) -> dict[str, str]:

@@ -383,7 +383,9 @@ ABOVE = {
         "bucket_state", "held_calls", "call_process", "bucket_processor", "clock", "stream_order",
         "row_digests", "stream_identity",
     ),
-    "results on Spark": in_folder("spark", "missing_values", "results", "disconnect", "source_rows", "texts", "pipeline_refusals"),
+    "results on Spark": in_folder(
+        "spark", "missing_values", "results", "disconnect", "source_rows", "texts", "pipeline_refusals"
+    ),
     "the identity of rows": (
         *in_folder("spark", "ledger_keys", "skipped_rows"),
         *in_folder("ledger", "keys"),

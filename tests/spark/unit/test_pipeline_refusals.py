@@ -1,4 +1,4 @@
-"""What is said and done where Spark refuses an analysis, as in query functions of Declarative Pipelines.
+"""Refusals of an analysis by Spark, as in query functions of Declarative Pipelines.
 
 tests/spark/test_pipelines.py has the real pipeline, which takes a minute.
 """
