@@ -49,6 +49,17 @@ def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
+def settings_of(*, is_low: bool, is_checked: bool) -> dict[str, str]:
+    """Return settings of a session with Spark's connector. is_checked: with Spark's check of operators."""
+    from pillarbox.spark.operator_plan import LOW_LATENCY
+    from tests.servers.maven import SPARK_KAFKA
+
+    jars = [str(jar) for jar in SPARK_KAFKA.folder().glob("*.jar") if not jar.name.startswith(IN_SPARK)]
+    settings = {"spark.jars": ",".join(jars), "spark.driver.host": "127.0.0.1"}
+    settings["spark.sql.streaming.realTimeMode.allowlistCheck"] = str(is_checked).lower()
+    return {**settings, **(LOW_LATENCY if is_low else {})}
+
+
 def query(spark: Any, server: str, door: str, mode: str, folder: Path) -> Any:
     """Start the query from topic "in" to topic "out"."""
     from pillarbox.spark import async_map
@@ -72,14 +83,9 @@ def measure(door: str, mode: str, seconds: float) -> list[float]:
     """Return latencies in milliseconds, of the second half of the run. In a process of its own."""
     from confluent_kafka import Consumer, Producer, TopicPartition
 
-    from pillarbox.spark.operator_plan import LOW_LATENCY
     from tests.servers.kafka_server import KafkaServer
-    from tests.servers.maven import SPARK_KAFKA
 
-    jars = [str(jar) for jar in SPARK_KAFKA.folder().glob("*.jar") if not jar.name.startswith(IN_SPARK)]
-    settings = {"spark.jars": ",".join(jars), "spark.driver.host": "127.0.0.1"}
-    settings["spark.sql.streaming.realTimeMode.allowlistCheck"] = "false"
-    settings |= LOW_LATENCY if MODES[mode][1] else {}
+    settings = settings_of(is_low=MODES[mode][1], is_checked=False)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         server = KafkaServer(folder)

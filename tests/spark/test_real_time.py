@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.real_time import IN_SPARK
+from bench.real_time import settings_of
 from tests.servers import fixtures
 from tests.servers.kafka_server import KafkaServer
 from tests.servers.maven import SPARK_KAFKA
@@ -49,13 +49,8 @@ run(async_map(rows, shout, schema="value string", keep=[], options=Options(laten
 
 
 def settings(is_checked: bool) -> dict[str, str]:
-    from pillarbox.spark.operator_plan import LOW_LATENCY
-
-    jars = [
-        str(jar) for jar in SPARK_KAFKA.folder_or_skip().glob("*.jar") if not jar.name.startswith(IN_SPARK)
-    ]
-    checked = {"spark.sql.streaming.realTimeMode.allowlistCheck": str(is_checked).lower()}
-    return {"spark.jars": ",".join(jars), **LOW_LATENCY, **checked}
+    SPARK_KAFKA.folder_or_skip()
+    return settings_of(is_low=True, is_checked=is_checked)
 
 
 def test_spark_refuses_functions_of_python_in_real_time_mode_as_the_page_says(
