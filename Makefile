@@ -44,7 +44,7 @@ PARTS ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-spark test-spark-part test-spark-3.5 test-spark-4.0 test-spark-4.1 test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-small bench-limits figures bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheels try-wheels first-minute sbom news release lock clean distclean aarch64 test-cluster
+.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-spark test-spark-part test-spark-3.5 test-spark-4.0 test-spark-4.1 test-freethreaded test-litellm test-stores spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-small bench-limits figures bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheels try-wheels first-minute sbom news release lock clean distclean aarch64 test-cluster
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -249,6 +249,14 @@ kafka-server: env  ## fetch a Kafka and Debezium, which the tests of sources do 
 
 model-servers: env  ## LLMock, a LiteLLM proxy and a small model behind llama.cpp, which some tests need: 1 GB, compiles for minutes (NAMES="llmock litellm")
 	@$(PY) -m tests.servers.model_servers $(NAMES)
+
+test-litellm: build  ## the clients in each language that a LiteLLM proxy serves: fetches 500 MB, a minute
+	@$(PY) -m tests.servers.model_servers litellm
+	@$(WITH_JAVA) $(PY) -m pytest tests/clients/test_litellm.py tests/clients/test_chat_proxy.py $(PYTEST)
+
+test-stores: build  ## docs/stores.md with a real PostgreSQL with pgvector and a real OpenSearch: fetches 180 MB, two minutes
+	@$(WITH_JAVA) $(PY) -m tests.servers.store_servers
+	@$(WITH_JAVA) $(PY) -m pytest tests/spark/test_stores.py $(PYTEST)
 
 # Python versions of `make wheels`, such as "3.10 3.13t", each built if it is not here; empty is 3.10 to 3.14, those that are here.
 PYTHONS ?=

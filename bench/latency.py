@@ -5,7 +5,7 @@ run as soon as they can, and each row's call takes 20 ms. Milliseconds from the 
 place to that at which `foreachBatch` has the results, with Spark's own part: the query plans, logs, commits
 each micro-batch. Beside it are a micro-batch without calls, and the loop by hand that people write. A session
 of its own has the settings of `latency="low"`, by which each row is a batch between Spark and its workers.
-Real-time mode is not here: it takes no function of Python in the package of PySpark 4.3.
+Real-time Mode, which takes no source of files, is in `bench.real_time`.
 """
 
 from __future__ import annotations

@@ -181,6 +181,12 @@ TABLE: tuple[Rule, ...] = (
         Kind.REFUSED_ALL, "API_KEY_INVALID API_KEY_EXPIRED", "of Google, though the status is 400", (400,)
     ),
     _codes(
+        Kind.REFUSED_ALL,
+        "no_db_connection",
+        "of a LiteLLM proxy without a database, to a key that is not its own",
+        (400,),
+    ),
+    _codes(
         Kind.OVERLOADED,
         "rateLimitExceeded userRateLimitExceeded rate_limit_exceeded",
         "limits of Google's services, which come with 403",
@@ -328,7 +334,8 @@ TABLE: tuple[Rule, ...] = (
 
 NAMES_MODEL = re.compile(
     r"\b(models?|deployment)\b.{0,200}\b(not (be )?found|does not exist|doesn't exist|is not available)"
-    r"|\b(no such|unknown) (model|deployment)\b|^model: \S+$",
+    r"|\b(no such|unknown) (model|deployment)\b|^model: \S+$"
+    r"|\binvalid model name\b",
     re.IGNORECASE | re.DOTALL,
 )
 """Messages of 400 and 404 that name a model which is not there."""

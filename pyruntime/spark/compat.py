@@ -153,6 +153,17 @@ def parse_ddl(text: str) -> T.DataType:
     return T._parse_datatype_string(text)
 
 
+ANALYSIS_REFUSED = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
+
+
+def refuses_analysis(error: BaseException) -> bool:
+    """Return True for the error of Spark 4.1 and later in a query function of a Declarative Pipeline.
+
+    Such a function may ask Spark for nothing: neither for the columns of a DataFrame, nor to parse a type.
+    """
+    return ANALYSIS_REFUSED in str(error)
+
+
 # -- columns ----------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from pillarbox.aio.errors import shorten
 from pillarbox.aio.row_inputs import is_table
 from pillarbox.providers import LOCAL_FRAME, provided
 from pillarbox.spark import ddl
-from pillarbox.spark.compat import TIME_TYPES, parse_ddl
+from pillarbox.spark.compat import TIME_TYPES, parse_ddl, refuses_analysis
 
 # Not PySpark's `to_arrow_type`: its parameters are others in each minor version, and it takes types of which
 # no result can be made (variants, geometries).
@@ -121,14 +121,34 @@ def check_frame(df: object) -> None:
             f"df={shorten(df)}: must be a Spark DataFrame, such as spark.createDataFrame makes of others, "
             f"not {type(df).__name__}"
         )
+    _check_described(df)
+
+
+def _check_described(df: Any) -> None:
+    """Raise ValueError in a query function of a pipeline, where Spark does not describe a DataFrame."""
+    if not type(df).__module__.startswith("pyspark.sql.connect"):
+        return
+    try:
+        # It is kept by the DataFrame, which is asked once.
+        _ = df.schema
+    except Exception as error:
+        if refuses_analysis(error):
+            raise ValueError(
+                "df: Spark does not tell the columns of a DataFrame within a query function of a Declarative "
+                "Pipeline. Make the DataFrame of results outside of the function, which returns it; or use a "
+                "column: async_udf needs to know no columns"
+            ) from error
+        raise
 
 
 def frame_of(df: Any) -> Any:
     """Return a DataFrame as it is, classic or of Connect; for a table without Spark what stands for it.
 
-    Raises TypeError for anything else, and for a table with columns that Spark has no types for.
+    Raises TypeError for anything else, and for a table with columns that Spark has no types for; ValueError
+    where Spark does not describe a DataFrame.
     """
     if callable(getattr(df, "mapInArrow", None)):
+        _check_described(df)
         return df
     found = provided(LOCAL_FRAME, "df")(df) if is_table(df) else None
     if found is None:
@@ -139,6 +159,15 @@ def frame_of(df: Any) -> Any:
     return found
 
 
+def _parsed_by_spark(text: str) -> T.DataType:
+    try:
+        return parse_ddl(text)
+    except Exception as error:
+        if refuses_analysis(error):
+            return ddl.parsed(text)
+        raise
+
+
 def parse_type(name: str, value: object, *, has_spark: bool = True) -> T.DataType:
     """The Spark type of a DDL string or a DataType. Raises TypeError or ValueError naming the argument.
 
@@ -146,7 +175,7 @@ def parse_type(name: str, value: object, *, has_spark: bool = True) -> T.DataTyp
     """
     if isinstance(value, str):
         try:
-            parsed = parse_ddl(value) if has_spark else ddl.parsed(value)
+            parsed = _parsed_by_spark(value) if has_spark else ddl.parsed(value)
         except Exception as error:
             # What follows the first line is the plan of a query that the user did not write.
             reason = str(error).strip().splitlines()[0]

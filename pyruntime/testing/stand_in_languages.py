@@ -10,6 +10,7 @@ the real service refuses: fields that it does not know, a missing `max_tokens`, 
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -186,6 +187,7 @@ def responses(body: dict[str, Any], headers: Mapping[str, str], model: str) -> A
     answer = {
         "id": f"resp_{zlib.crc32(asked):08x}",
         "object": "response",
+        "created_at": 0,
         "status": status,
         "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if said.is_cut else None,
@@ -332,8 +334,9 @@ def gemini(body: dict[str, Any], headers: Mapping[str, str], model: str) -> Answ
         return gemini_error(HTTPStatus.BAD_REQUEST, "INVALID_ARGUMENT", message)
 
     unknown = 'Invalid JSON payload received. Unknown name "{name}": Cannot find field.'
+    body = _camel_case(body)
     _no_others(body, GEMINI_FIELDS, refuse, unknown)
-    config = body.get("generationConfig") or {}
+    config = _camel_case(body.get("generationConfig") or {})
     _no_others(config, GEMINI_CONFIG, refuse, unknown)
     if not body.get("contents"):
         raise refuse("* GenerateContentRequest.contents: contents is not specified")
@@ -368,6 +371,11 @@ def gemini(body: dict[str, Any], headers: Mapping[str, str], model: str) -> Answ
         "responseId": f"{zlib.crc32(asked):08x}",
     }
     return Answered(answer, asked, said.asked + said.answered)
+
+
+def _camel_case(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields by the names of JSON. Google's services take those of its protocol buffers too, with `_`."""
+    return {re.sub("_([a-z])", lambda found: found[1].upper(), name): of for name, of in fields.items()}
 
 
 def _gemini_schema(config: Mapping[str, Any], model: str, refuse: Refuse) -> Any:

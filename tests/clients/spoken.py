@@ -82,6 +82,17 @@ OPENAI = Spoken(
             {"error": {"message": "The model `m` does not exist", "code": "model_not_found"}},
         ),
         (401, "REFUSED_ALL", {"error": {"message": "no", "code": "invalid_api_key"}}),
+        # Of a LiteLLM proxy: a model that it lacks, a key that is not its own.
+        (
+            400,
+            "REFUSED_ALL",
+            {"error": {"message": "/responses: Invalid model name passed in model=m.", "code": "400"}},
+        ),
+        (
+            400,
+            "REFUSED_ALL",
+            {"error": {"message": "No connected db.", "type": "no_db_connection", "code": "400"}},
+        ),
         (400, "REFUSED_ROW", {"error": {"message": "long", "code": "context_length_exceeded"}}),
         (200, "OVERLOADED", {"error": {"message": "slow", "code": 429}}),
     ),

@@ -128,7 +128,10 @@ def test_what_is_not_a_reply_is_told_as_such(language: str, reply: Any) -> None:
     assert "is not a chat completion" in str(failed) or "has no text" in str(failed)
 
 
-@pytest.mark.contract("In every language the errors of the service are read for what they are.")
+@pytest.mark.contract(
+    "In every language the errors of the service are read for what they are.",
+    convicts=["proxy_key_is_of_the_row", "proxy_model_is_of_the_row"],
+)
 @pytest.mark.parametrize(
     ("language", "status", "kind", "body"),
     [(name, *error) for name, spoken in SPOKEN.items() for error in spoken.errors],
@@ -213,6 +216,19 @@ def test_the_stand_in_refuses_fields_of_other_languages(
     client = Chat(stand_in.url, "small", prompt="{text}", language=language, body=body, http=DIRECT)
     (found,) = async_map([ROW], client, errors="column")
     assert found.error is not None and says in found.error.message
+
+
+@pytest.mark.contract(
+    "The stand-in takes Gemini's fields by both of their names, as the real service does.",
+    convicts=["snake_case_refused"],
+)
+def test_the_stand_in_takes_geminis_fields_by_both_names(stand_in: StandInService) -> None:
+    for config in ({"maxOutputTokens": 9, "topP": 1}, {"max_output_tokens": 9, "top_p": 1}):
+        body = {"generationConfig": config}
+        client = Chat(
+            stand_in.url, "m", prompt="Good or bad: {text}", language="gemini", body=body, http=DIRECT
+        )
+        assert list(async_map([ROW], client)) == ["good"]
 
 
 def test_the_stand_in_refuses_wrong_roles_and_missing_headers(stand_in: StandInService) -> None:

@@ -17,9 +17,9 @@ from tests.house import pages
 ROOT = Path(__file__).resolve().parents[2]
 # Pages that start many streams, of which tests/spark/test_stream.py and test_source_stream.py know more.
 SLOW = {"docs/stream.md", "docs/sources.md"}
-# Their first block runs by itself. The others need a PostgreSQL, a Kafka and a Debezium, which
-# tests/spark/test_tables.py starts.
-WITH_SERVERS = {"docs/tables.md"}
+# Their first blocks, so many, run by themselves. The others need servers, which test_tables.py and
+# test_stores.py in tests/spark start.
+WITH_SERVERS = {"docs/tables.md": 1, "docs/stores.md": 2}
 
 
 def texts() -> dict[str, str]:
@@ -52,13 +52,13 @@ def test_the_examples_of_a_page_run_as_pasted_from_its_first_on(
     text = PAGES[page]
     examples = pages.blocks(text)
     assert len(examples) == text.count("```python\n")
-    pages.run(text, examples[:1] if page in WITH_SERVERS else examples, tmp_path, java)
+    pages.run(text, examples[: WITH_SERVERS.get(page)], tmp_path, java)
 
 
 def test_the_first_example_of_every_page_is_among_those_that_run() -> None:
     # 28 pages had examples when first ones were counted, of which 21 ran.
     assert len(PAGES) >= 28
-    assert PAGES.keys() >= WITH_SERVERS | SLOW
+    assert PAGES.keys() >= WITH_SERVERS.keys() | SLOW
     assert [page for page, text in texts().items() if "```python" in text and page not in PAGES] == []
 
 

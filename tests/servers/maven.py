@@ -47,12 +47,13 @@ class Jars:
     """The jars of some modules and of all that these need.
 
     place: a folder below `build/`. modules: "organisation name version" each. digest: SHA-256 over the names
-    and digests of all jars, in the order of their names.
+    and digests of all files, in the order of their names. kind: of the files: "jar" or "zip".
     """
 
     place: str
     modules: list[str]
     digest: str
+    kind: str = "jar"
 
     def folder(self) -> Path:
         """The folder of the jars, fetched if it is not there. Raises JarsMissingError."""
@@ -76,7 +77,9 @@ class Jars:
             pytest.skip(str(error))
 
     def _check(self, folder: Path) -> None:
-        digests = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in folder.glob("*.jar")}
+        digests = {
+            jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in folder.glob(f"*.{self.kind}")
+        }
         lines = "".join(f"{name} {digests[name]}\n" for name in sorted(digests))
         found = hashlib.sha256(lines.encode()).hexdigest()
         if found != self.digest:
@@ -124,6 +127,40 @@ SPARK_KAFKA = Jars(
     "6b9357d7d5e89ef9d1543eb2820f497af7b13fdbeaac2aa494b785bae3bd08d1",
 )
 """Spark's own source for Kafka, which measurements compare with; it runs in PySpark 4.3 too."""
+POSTGRES_DRIVER = Jars(
+    "postgresql/42.7.7",
+    ["org.postgresql postgresql 42.7.7"],
+    "d8222118108bb927fe75e181e9411a7d31199feda3ac9ae8aaa315948c11c5e4",
+)
+"""The JDBC driver of PostgreSQL, without the Debezium that brings it too."""
+OPENSEARCH_VERSION = "2.19.1"
+OPENSEARCH = Jars(
+    f"opensearch/{OPENSEARCH_VERSION}/core",
+    [
+        f"org.opensearch opensearch {OPENSEARCH_VERSION}",
+        f"org.opensearch opensearch-plugin-classloader {OPENSEARCH_VERSION}",
+        "org.apache.logging.log4j log4j-core 2.21.0",
+    ],
+    "dc1b7f5d885565d5289f61a18bfc4af340cbe1b030b2f3bd451f864986fb3d06",
+)
+OPENSEARCH_HTTP = Jars(
+    f"opensearch/{OPENSEARCH_VERSION}/http",
+    [f"org.opensearch.plugin transport-netty4-client {OPENSEARCH_VERSION}"],
+    "22563652233dd75fd49f44edf189b7f473dc773c9b410d479afdc2bf55357871",
+)
+OPENSEARCH_PAINLESS = Jars(
+    f"opensearch/{OPENSEARCH_VERSION}/painless",
+    [f"org.opensearch.plugin lang-painless {OPENSEARCH_VERSION}"],
+    "4edd6767143687e6093132691e95e089c64a75432c38386712b17e00f5202b7c",
+)
+"""Scripts, which the plugin for vectors extends. It brings the core too."""
+OPENSEARCH_KNN = Jars(
+    f"opensearch/{OPENSEARCH_VERSION}/knn",
+    [f"org.opensearch.plugin opensearch-knn {OPENSEARCH_VERSION}.0"],
+    "8c64d1919b6c34908810786cf01e9da8763e3e035235c28888a23418d4b0e57b",
+    kind="zip",
+)
+"""The plugin for vectors, without native libraries: it searches by Lucene."""
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +83,28 @@ def _answers(url: str) -> bool:
 class LiteLLMProxy(_Server):
     """A LiteLLM proxy in front of the service at `behind`, whose models it knows. Its key is `KEY`.
 
-    limits: of the model, `tpm` and `rpm`: tokens and requests in a minute of the clock; it refuses others.
+    model: served as OpenAI's; or names of models, with LiteLLM's own name of each and its address. limits: of
+    the model, `tpm` and `rpm`: tokens and requests in a minute of the clock; it refuses others. With several
+    models none is set aside for a while after errors.
     """
 
-    def __init__(self, folder: Path, behind: str, model: str, **limits: int) -> None:
+    def __init__(
+        self, folder: Path, behind: str, model: str | Mapping[str, tuple[str, str]], **limits: int
+    ) -> None:
         python = made_python("litellm")
-        served = {"model": f"openai/{model}", "api_base": behind, "api_key": "none", **limits}
+        models = {model: (f"openai/{model}", behind)} if isinstance(model, str) else model
+        served = [
+            {
+                "model_name": name,
+                "litellm_params": {"model": own, "api_base": at, "api_key": "none", **limits},
+            }
+            for name, (own, at) in models.items()
+        ]
+        routing: dict[str, Any] = {"routing_strategy": "usage-based-routing-v2"} if limits else {}
         config = {
-            "model_list": [{"model_name": model, "litellm_params": served}],
+            "model_list": served,
             "litellm_settings": {"telemetry": False, "num_retries": 0},
-            "router_settings": {"routing_strategy": "usage-based-routing-v2"} if limits else {},
+            "router_settings": routing if isinstance(model, str) else {"disable_cooldowns": True},
         }
         # JSON is YAML too.
         (folder / "config.yaml").write_text(json.dumps(config))

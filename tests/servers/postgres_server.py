@@ -58,10 +58,10 @@ def account() -> dict[str, Any]:
 
 
 class PostgresServer:
-    """A running PostgreSQL, until `close`."""
+    """A running PostgreSQL, until `close`. binaries: of its programs, if not the installed ones."""
 
-    def __init__(self) -> None:
-        binaries = programs()
+    def __init__(self, binaries: Path | None = None) -> None:
+        binaries = binaries or programs()
         self._account = account()
         self._folder = Path(tempfile.mkdtemp(prefix="pillarbox-postgres-"))
         secret = self._folder / "password"
