@@ -55,6 +55,10 @@ def code(section: str) -> str:
     return FIRST + own
 
 
+@pytest.mark.contract(
+    "Vectors written to pgvector by the page's tasks are there once, however often a task runs.",
+    needs="a PostgreSQL with pgvector",
+)
 def test_vectors_go_to_pgvector_once_and_are_found_there(
     postgres: PostgresServer, run_script: ScriptRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +75,10 @@ def test_vectors_go_to_pgvector_once_and_are_found_there(
     assert f"| {version} in PostgreSQL {server.split()[0]}," in PAGE
 
 
+@pytest.mark.contract(
+    "A task that fails, and one that runs twice, double no row of pgvector, and block no other task.",
+    needs="a PostgreSQL with pgvector",
+)
 def test_tasks_that_fail_half_way_leave_nothing_in_pgvector_and_equal_tasks_do_not_deadlock(
     postgres: PostgresServer, run_script: ScriptRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -101,6 +109,10 @@ print(sorted(row.written for row in found))
     assert postgres.run("select count(*), count(distinct id) from docs") == [(1000, 1000)]
 
 
+@pytest.mark.contract(
+    "Vectors written to OpenSearch by the page's tasks are there once, however often a task runs.",
+    needs="an OpenSearch with k-NN",
+)
 def test_vectors_go_to_opensearch_once_and_are_found_there(
     opensearch: OpenSearchServer, run_script: ScriptRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
