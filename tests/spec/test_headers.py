@@ -91,6 +91,7 @@ def test_every_defect_still_has_its_place_in_the_code_and_changes_it() -> None:
         "the fetchers",
         "slices of Parquet",
         "the clients",
+        "the models",
         "the tokens",
         "tables without Spark",
         "the coordinator",
