@@ -484,7 +484,9 @@ class Chat(ChatPresets, Client):
         try:
             headers = self._made.language.headers_of(url.partition("#")[0], content)
             response = await self._send("POST", url, headers=headers, body=content)
-            if response.status != OK or b'"error"' in response.body:
+            is_error = response.status != OK or b'"error"' in response.body
+            # Responses has a field "error" that is null: an answer is left as it is.
+            if is_error and error_of(url, response) is not None:
                 # A gateway may quote the request that it refuses.
                 response = response._replace(body=without_quotes(response.body, content, spans))
             return response

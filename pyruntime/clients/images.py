@@ -47,6 +47,8 @@ LONGEST_HEAD = 64
 """Bytes that are enough to recognise each type."""
 SHORTEST_QUOTE = 16
 """Characters of base64, at least, that an answer may have from the request by accident."""
+MAX_LOOKS = 50
+"""Words of an answer that are looked for in the request: each look takes milliseconds of the event loop."""
 QUOTE = b"[image]"
 """Stands in an error for the part of an image that a service has quoted."""
 
@@ -298,8 +300,13 @@ def encoded_bytes(options: Images, values: Mapping[str, Any]) -> int:
 
 def without_quotes(answer: bytes, sent: bytes, spans: Sequence[tuple[int, int]]) -> bytes:
     """The answer of a service without the parts of images that it has quoted of the request."""
+    looks = 0
 
     def is_quoted(run: bytes) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks > MAX_LOOKS:
+            return True
         pieces = {run, run[:SHORTEST_QUOTE], run[-SHORTEST_QUOTE:]}
         return any(sent.find(piece, start, end) >= 0 for piece in pieces for start, end in spans)
 

@@ -80,6 +80,13 @@ def turn_on(device: str, folder: str | None = None) -> Iterator[None]:
     if not device.startswith("cuda"):
         yield
         return
-    name = device.replace(":", "-")
+    name = f"cuda-{_of_host(device.partition(':')[2] or '0')}"
     with locked(os.path.join(folder or host_folder("devices"), f"{name}.lock")):
         yield
+
+
+def _of_host(index: str) -> str:
+    """The number or name, on the host, of a GPU that this process knows by its index."""
+    seen = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
+    found = seen[int(index)] if index.isdigit() and int(index) < len(seen) else index
+    return "".join(each if each.isalnum() else "-" for each in found)

@@ -234,6 +234,11 @@ class _Onnx:
         self._session = onnxruntime.InferenceSession(
             file, options, providers=[*provider, "CPUExecutionProvider"]
         )
+        if self.device.startswith("cuda") and "CUDAExecutionProvider" not in self._session.get_providers():
+            # That the package knows CUDA says nothing of the host.
+            if device != AUTO:
+                raise ValueError(f"device={device!r}: onnxruntime finds no such GPU on this worker")
+            self.device = "cpu"
         self._inputs = [each.name for each in self._session.get_inputs()]
         self._pooling = spec.pooling
         if spec.pooling == AUTO:

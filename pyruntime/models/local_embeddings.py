@@ -88,6 +88,8 @@ class LocalEmbeddings:
         check_text("path", self.path)
         if not callable(self.kind):
             check_choice("kind", self.kind, KINDS)
+        elif type(self.kind).__hash__ is None:
+            raise TypeError(f"kind={self.kind!r:.200}: must be hashable, as a process keeps its models by it")
         check_text("device", self.device)
         if self.prefix is not None:
             check_text("prefix", self.prefix)
@@ -197,7 +199,10 @@ class LocalEmbeddings:
             rows, refused = texts_of([texts], "error")
             if refused:
                 raise empty_text("the text") if not texts.strip() else refused[0]
-            return self._finished(await model.vectors([texts]))[0]
+            block = await model.vectors([texts])
+            if len(rows_not_finite(block)):
+                raise _not_finite()
+            return self._finished(block)[0]
         rows, refused = texts_of(texts, "error")
         sent = [text for text in rows if text is not None]
         if not sent:

@@ -111,7 +111,16 @@ class Served:
             if not isinstance(value, str) or (value and not value.startswith("/")):
                 raise ValueError(f"{name}={value!r}: must begin with a slash, such as '/health'")
         check_text("health", self.health)
+        for name in ("health", "path"):
+            value = getattr(self, name)
+            if not value.isascii() or not value.isprintable() or " " in value:
+                raise ValueError(f"{name}={value!r}: must be ASCII without spaces; write others as %20")
+        if any("\0" in word for word in command):
+            raise ValueError("command: no argument can have a zero character")
         object.__setattr__(self, "env", check_headers("env", self.env))
+        for name in self.env:
+            if "=" in name:
+                raise ValueError(f"env[{name!r}]: the name of a variable has no '='")
         for name in ("ready_timeout", "keep"):
             check_duration(name, getattr(self, name), above_zero=True)
         check_int("restarts", self.restarts, 0)
@@ -188,6 +197,7 @@ class Lease:
         self._mutex = threading.Lock()
         self._holders: int | None = None
         self._given_up = False
+        self._process = os.getpid()
         # What decides which server it is, and where it is: no key stands in it.
         of = json.dumps([served.command, served.port, sorted(env.items())])
         self.folder = host_folder("served", hashlib.sha256(of.encode()).hexdigest()[:16])
@@ -231,7 +241,8 @@ class Lease:
         with self._mutex:
             self._given_up = True
             holders, self._holders = self._holders, None
-        if holders is not None:
+        # A fork has closed it, and may have another file under its number.
+        if holders is not None and self._process == os.getpid():
             close_file(holders)
 
     def _starts_supervisor(self) -> bool:

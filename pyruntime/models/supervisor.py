@@ -150,6 +150,10 @@ class Supervisor:
     def _launch(self) -> None:
         # spec: ServedLease!Launch
         if not _is_free(self._port):
+            if time.monotonic() < self._deadline:
+                # Connections of the one that died hold it until their clients close them.
+                self._launch_at = time.monotonic() + 1.0
+                return
             self._fail(f"port {self._port} is in use by another program")
             return
         words = {"{port}": str(self._port), "{host}": HOST}
@@ -183,6 +187,9 @@ class Supervisor:
             connection.close()
 
     def _ready(self) -> None:
+        if (user := stranger_at(self._port)) is not None:
+            self._fail(f"did not get port {self._port}: a process of user {user} listens there")
+            return
         if (address := address_beyond_loopback(self._port)) is not None:
             self._fail(
                 f"listens at {address}, where other hosts reach it: have it listen at {HOST}, for which "
@@ -204,6 +211,7 @@ class Supervisor:
             self._fail(f"{how}, after {self._restarts} restarts")
         else:
             self._launch_at = time.monotonic() + min(30.0, POLL_S * 2**self._restarts)
+            self._deadline = self._launch_at + self._config["ready_timeout"]
             self._restarts += 1
             self._tell(STARTING)
 
@@ -213,7 +221,7 @@ class Supervisor:
 
     def _tell(self, phase: str, reason: str = "") -> None:
         self._phase = phase
-        told = {"phase": phase, "port": self._port, "reason": reason, "tail": [*self._output.tail]}
+        told = {"phase": phase, "port": self._port, "reason": reason, "tail": [*self._output.tail.copy()]}
         told["supervisor"], told["restarts"] = os.getpid(), self._restarts
         told["server"] = None if self._process is None else self._process.pid
         path = os.path.join(self._folder, STATE)
@@ -293,6 +301,18 @@ def address_beyond_loopback(port: int) -> str | None:
                     continue
                 raw = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8))
                 return f"{socket.inet_ntop(family, raw)}:{port}"
+    return None
+
+
+def stranger_at(port: int) -> int | None:
+    """The user who listens on a port, neither this one nor root: the process came first. Linux alone."""
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError), open(f"/proc/net/{name}") as table:
+            for line in [*table][1:]:
+                words = line.split()
+                is_there = words[3] == LISTENS and int(words[1].rpartition(":")[2], 16) == port
+                if is_there and int(words[7]) not in (0, os.getuid()):
+                    return int(words[7])
     return None
 
 

@@ -33,7 +33,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -142,16 +142,27 @@ class WorkerModel:
             # spec: WorkerModel!Fail
             with self._news:
                 self._loaded.set_exception(error)
-                calls, self._calls = [*self._calls], deque()
-            for call in calls:
-                _fail(call, error)
+            self._end(error)
             return
         # spec: WorkerModel!Load
         self._loaded.set_result(model)
         while calls := self._take():
-            self._compute(model, calls)
+            try:
+                self._compute(model, calls)
+            except BaseException as error:
+                # A panic of a library in Rust is not an Exception, and without its thread all calls would wait.
+                for call in calls:
+                    _fail(call, RuntimeError(f"the model raised {type(error).__name__}: {error}"))
+        self._end(RuntimeError("LocalEmbeddings: is closed"))
+
+    def _end(self, error: BaseException) -> None:
+        """Leave the GPU, and fail the calls that still wait."""
         if self._seat is not None:
             self._seat.close()
+        with self._news:
+            calls, self._calls = [*self._calls], deque()
+        for call in calls:
+            _fail(call, error)
 
     def _load(self) -> Model:
         note = _note_of(self._spec, self._asked)
@@ -161,7 +172,7 @@ class WorkerModel:
         log.debug("loading the model %r", self._spec.path)
         try:
             model = load(self._spec, self._asked, self._take_gpu)
-        except Exception as error:
+        except BaseException as error:
             reason = redacted(f"{type(error).__name__}: {error}")
             failed = ModelUnavailable(self._spec.path, self._asked, reason)
             if note is not None:
@@ -270,7 +281,8 @@ def _hand_out(places: Sequence[tuple[_Call, int]], made: Vectors) -> None:
 
 
 def _fail(call: _Call, error: BaseException) -> None:
-    if not call.result.done():
+    # One that waits may be cancelled at any time.
+    with suppress(InvalidStateError):
         call.result.set_exception(error)
 
 
@@ -293,8 +305,9 @@ def acquire(spec: ModelSpec, device: str, limits: Limits) -> WorkerModel:
         if found is None:
             for idle in [each for each, model in _models.items() if not model.users]:
                 _models.pop(idle).stop()
-            found = _models[key] = WorkerModel(spec, device, limits)
+            found = WorkerModel(spec, device, limits)
             found.start()
+            _models[key] = found
         found.users += 1
         return found
 

@@ -433,6 +433,28 @@ def quoting(request: RawRequest) -> bytes:
 
 
 @pytest.mark.contract(
+    "An answer about an image is what the service wrote, also where its field for an error is null.",
+    convicts=["answers_cut_as_errors"],
+)
+def test_an_answer_with_an_error_that_is_null_is_left_as_it_is() -> None:
+    text = "in C:\\/temp, \\d+\\/x: " + "A" * 20
+    content = [{"type": "output_text", "text": text}]
+    reply = {
+        "id": "1",
+        "object": "response",
+        "status": "completed",
+        "error": None,
+        "model": "small",
+        "output": [{"type": "message", "role": "assistant", "content": content}],
+        "usage": {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2},
+    }
+    body = json.dumps(reply).encode()
+    with RawService(lambda request: raw_answer(body, "application/json")) as service:
+        (found,) = asked(chat(service.url, "responses"), b"\x89PNG\r\n\x1a\n" + bytes(64))
+    assert found.result == text
+
+
+@pytest.mark.contract(
     "An image is in no error and no log line, also where the service quotes its request or the row is shown.",
     convicts=["image_in_error", "image_in_row_of_error"],
 )

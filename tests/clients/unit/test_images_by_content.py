@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pillarbox.aio.errors import shorten
 from pillarbox.clients.images import (
     IMAGE_TYPES,
+    MAX_LOOKS,
     PDF,
     Images,
     attached,
@@ -119,3 +121,16 @@ def test_no_part_of_an_image_is_left_of_what_an_answer_quotes(
 )
 def test_a_row_is_shown_without_what_nobody_reads(row: object, shown: str) -> None:
     assert shorten(row) == shown
+
+
+@given(st.binary(min_size=100, max_size=300), st.binary(max_size=40))
+def test_the_size_of_a_binary_value_is_its_bytes_however_it_is_nested(long: bytes, short: bytes) -> None:
+    row = SimpleNamespace(photo=long, id=7, more=[short])
+    assert shorten(row, 10_000) == f"namespace(photo=<{len(long):,} bytes>, id=7, more=[{short!r}])"
+
+
+def test_few_words_of_an_answer_are_looked_for_in_its_request() -> None:
+    words = [f"{number:032x}" for number in range(2 * MAX_LOOKS)]
+    found = without_quotes(" ".join(words).encode(), b"A" * 1_000, [(0, 1_000)]).decode().split()
+    # What is not looked for is not shown.
+    assert found == words[:MAX_LOOKS] + ["[image]"] * MAX_LOOKS

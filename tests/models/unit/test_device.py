@@ -93,3 +93,32 @@ def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(PermissionError):
         own_folder(str(tmp_path / "link"))
+
+
+@pytest.mark.parametrize(
+    ("visible", "one", "other", "is_same"),
+    [
+        ("", "cuda", "cuda:0", True),
+        ("2,3", "cuda:0", "cuda:1", False),
+        ("3", "cuda:0", "cuda", True),
+        ("GPU-1,GPU-2", "cuda:1", "cuda:0", False),
+    ],
+)
+def test_the_turn_is_that_of_the_gpu_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str, one: str, other: str, is_same: bool
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    for device in (one, other):
+        with turn_on(device, str(tmp_path)):
+            pass
+    assert len([*tmp_path.iterdir()]) == (1 if is_same else 2)
+
+
+def test_two_processes_that_see_one_gpu_each_take_no_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for visible in ("0", "1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        with turn_on("cuda:0", str(tmp_path)):
+            pass
+    assert {path.name for path in tmp_path.iterdir()} == {"cuda-0.lock", "cuda-1.lock"}
