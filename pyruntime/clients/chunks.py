@@ -26,10 +26,13 @@ from pillarbox.validate import check_int
 PARAGRAPH = re.compile(r"\n(?:[^\S\n]*\n)+")
 """Ends at the end of a paragraph: behind its last empty line."""
 SENTENCE = re.compile(
-    r"""[.!?\u2026]+['")\]\u2019\u201d\u00bb]*(?=[^\S\n]+[^\sa-z])"""
+    r"""[.!?\u2026]{1,4}['")\]\u2019\u201d\u00bb]*(?=[^\S\n]+[^\sa-z])"""
     r"""|[\u3002\uff01\uff1f\uff61]+[\u300d\u300f\u201d\u2019\uff09]*|\n+"""
 )
-"""Ends at the end of a sentence or a line. What a small letter follows was an abbreviation."""
+"""Ends at the end of a sentence or a line. What a small letter follows was an abbreviation.
+
+Of a run of points the last ones count: the whole run would be read from each of its points.
+"""
 SPACES = " \n\t\u3000"
 """Characters in front of which a word has ended. Others that Python calls spaces are rare in texts."""
 COMMAS = "\u3001\uff0c\uff1b\uff1a"
@@ -223,7 +226,7 @@ class _Splitter:
             if not self._is_seam(place):
                 spaces = (text.find(space, place, end) for space in SPACES)
                 place = next((each for each in spaces if each >= 0), place)
-            while is_within_grapheme(text, place):
+            while place < end and is_within_grapheme(text, place):
                 place += 1
             if self._count(place, end) - self._tokenizer.special <= self._overlap:
                 break

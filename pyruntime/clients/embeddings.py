@@ -74,7 +74,7 @@ from pillarbox.clients.presets import EmbeddingPresets
 from pillarbox.clients.prices import Price, check_max_cost, check_prices
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.texts import TextTooLong, empty_text, texts_of
-from pillarbox.clients.tokenizer_loading import ESTIMATE
+from pillarbox.clients.tokenizer_loading import told_tokenizer
 from pillarbox.clients.tokens import Piece, Tokenizer
 from pillarbox.clients.transport import Http, HttpStatusError, Response, status_error, without_query
 from pillarbox.clients.vector_language import Asked, VectorLanguage, vector_language_of
@@ -320,7 +320,7 @@ class Embeddings(EmbeddingPresets, Client):
         if self.max_text_tokens is None:
             # A tokenizer that only fills requests does not change a text.
             return {**told, "tokenizer": None}
-        return {**told, "tokenizer": told["tokenizer"] or ESTIMATE}
+        return {**told, "tokenizer": told_tokenizer(self.tokenizer)}
 
     @property
     def batch(self) -> Batch:

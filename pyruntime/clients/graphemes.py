@@ -63,10 +63,14 @@ def _extends(character: str) -> bool:
     return any(first <= point <= last for first, last in EXTENDING_RANGES)
 
 
+MOST_FLAG_LETTERS = 200
+"""An even number of letters of flags in a run, behind which flags may be parted: each look reads them all."""
+
+
 def _flags_before(text: str, place: int) -> int:
-    """The letters of flags that stand in front of a place: two are a flag."""
-    begin = place
-    while begin > 0 and FIRST_FLAG <= text[begin - 1] <= LAST_FLAG:
+    """The letters of flags that stand in front of a place, up to `MOST_FLAG_LETTERS`: two are a flag."""
+    begin, first = place, max(0, place - MOST_FLAG_LETTERS)
+    while begin > first and FIRST_FLAG <= text[begin - 1] <= LAST_FLAG:
         begin -= 1
     return place - begin
 

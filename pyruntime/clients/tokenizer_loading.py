@@ -83,13 +83,18 @@ def check_tokenizer(name: str, value: Any) -> None:
     raise TypeError(f"{name}={value!r}: {ALLOWED}, or None")
 
 
+def told_tokenizer(value: Any) -> str:
+    """Return what says to a cache which tokenizer this is: a name, or the digest of an object. Any thread."""
+    return (value or ESTIMATE) if value is None or isinstance(value, str) else _pack(value).digest.hex()
+
+
 def load_tokenizer(value: Any) -> Tokenizer:
     """Return the tokenizer for what `check_tokenizer` accepted, other than None.
 
     Raises TokenizerUnavailable, and MissingExtra with the line that installs the package.
     """
     if isinstance(value, str):
-        return _loaded(value)
+        return packed_tokenizer(value).load()
     wrapper = wrapper_of(value)
     assert wrapper is not None
     return wrapper(value)
@@ -97,16 +102,10 @@ def load_tokenizer(value: Any) -> Tokenizer:
 
 def is_path(name: str) -> bool:
     """Return True if a name means a file or a folder of this machine."""
-    return name.endswith(".json") or name.startswith((".", "/", "~")) or os.path.exists(name)
-
-
-@lru_cache(maxsize=8)
-def _loaded(name: str) -> Tokenizer:
-    wrapper = wrapper_of(found := _found(name))
-    if wrapper is None:
-        estimate: Tokenizer = found
-        return estimate
-    return wrapper(found)
+    if name.endswith(".json") or name.startswith((".", "/", "~")):
+        return True
+    # A folder may have the name of an encoding by accident.
+    return os.path.isfile(name) or os.path.isfile(os.path.join(name, TOKENIZER_FILE))
 
 
 def _found(name: str) -> Any:
@@ -320,28 +319,29 @@ def _first_line(error: BaseException) -> str:
 class PackedTokenizer:
     """A tokenizer as bytes, which each process loads once. For any thread.
 
-    is_estimate: that it counts nothing.
+    digest: of these. is_estimate: that it counts nothing.
     """
 
     def __init__(self, data: bytes, digest: bytes) -> None:
         self.is_estimate = not data
-        self._data, self._digest = data, digest
+        self._data, self.digest = data, digest
 
     def load(self) -> Tokenizer:
         """Return the tokenizer; the same one at each call in a process."""
-        found = _kept.get(self._digest)
+        found = _kept.get(self.digest)
         if found is None:
-            found = _keep(self._digest, _unpacked(self._data[:KIND_BYTES], self._data[KIND_BYTES:]))
+            found = _keep(self.digest, _unpacked(self._data[:KIND_BYTES], self._data[KIND_BYTES:]))
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PackedTokenizer, (self._data, self._digest)
+        return PackedTokenizer, (self._data, self.digest)
 
 
 KIND_BYTES, JSON, RANKS = 4, b"json", b"rank"
 """The bytes at the beginning of a packed tokenizer that say whose it is."""
 MAX_KEPT = 8
 _kept: dict[bytes, Tokenizer] = {}
+_keeping = threading.Lock()
 
 
 def packed_tokenizer(value: Any) -> PackedTokenizer:
@@ -379,16 +379,19 @@ def _pack(found: Any) -> PackedTokenizer:
             (found.name, found._pat_str, found._mergeable_ranks, found._special_tokens)
         )
     packed = PackedTokenizer(data, hashlib.sha256(data).digest())
-    if packed._digest not in _kept:
+    if packed.digest not in _kept:
         wrapper = wrapper_of(found)
-        _keep(packed._digest, found if wrapper is None else wrapper(found))
+        _keep(packed.digest, found if wrapper is None else wrapper(found))
     return packed
 
 
 def _keep(digest: bytes, tokenizer: Tokenizer) -> Tokenizer:
-    while len(_kept) >= MAX_KEPT:
-        _kept.pop(next(iter(_kept)), None)
-    return _kept.setdefault(digest, tokenizer)
+    with _keeping:
+        gone = [_kept.pop(each) for each in [*_kept][: max(0, len(_kept) - MAX_KEPT + 1)]]
+        found = _kept.setdefault(digest, tokenizer)
+    # Outside of the lock: a finalizer may run code.
+    del gone
+    return found
 
 
 def _unpacked(kind: bytes, data: bytes) -> Tokenizer:

@@ -68,8 +68,9 @@ SEAMS = {
     **dict.fromkeys(("cl100k_base", "o200k_base", "o200k_harmony"), AT_SPACE_OR_LINE),
 }
 """Those of the encodings of `tiktoken`, whose patterns begin a word with the space in front of it."""
-AT_BLANK = re.compile(r"(?<=\S)(?=\s)|(?<=\s)(?=\S)")
-"""Between white space and others: where a tokenizer drops white space."""
+_BLANK = r"[^\S\x0b\x0c\x1c-\x1f\x85]"
+AT_BLANK = re.compile(rf"(?<=\S)(?={_BLANK})|(?<={_BLANK})(?=\S)")
+"""Between white space and others, where a tokenizer drops white space; control characters part no words."""
 SEAMS_OF_STEPS = {
     "BertPreTokenizer": AT_BLANK,
     "ByteLevel": AT_SPACE,
@@ -165,7 +166,16 @@ class TiktokenTokenizer:
 
     def _tokens(self, text: str) -> Any:
         # Not a list: it would be an object for each token, of which nobody asks but the number.
-        return self._encoding.encode_to_numpy(text, disallowed_special=())
+        try:
+            return self._encoding.encode_to_numpy(text, disallowed_special=())
+        except UnicodeEncodeError:
+            # Halves of characters count as `?`, of which they have the places.
+            return self._tokens(text.encode("utf-8", "replace").decode())
+        except ValueError as error:
+            raise ValueError(
+                f"a text of {len(text):,} characters is too much for the encoding {self._encoding.name!r}, "
+                f"as runs of a million blanks are ({error}); shorten these by regexp_replace(text, ' +', ' ')"
+            ) from None
 
     def _lengths_of_tokens(self) -> Places:
         """The bytes of each token; 0 for numbers that are none."""

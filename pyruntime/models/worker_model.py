@@ -150,7 +150,7 @@ class WorkerModel:
             try:
                 self._compute(model, calls)
             except BaseException as error:
-                # A panic of a library in Rust is not an Exception, and without its thread all calls would wait.
+                # A panic of a library in Rust is not an Exception. Without its thread all calls would wait.
                 for call in calls:
                     _fail(call, RuntimeError(f"the model raised {type(error).__name__}: {error}"))
         self._end(RuntimeError("LocalEmbeddings: is closed"))

@@ -83,6 +83,10 @@ def _table_of(frame: Any) -> pa.Table | None:
     return reader.read_all()
 
 
+NAMES_OF_TIMES = frozenset({"DatetimeIndex", "PeriodIndex", "TimedeltaIndex"})
+"""The kinds of an index of pandas that look up a text as a time."""
+
+
 def _of_pandas(frame: Any) -> Taken:
     # A name may be any object, such as a number: in Spark it is a text.
     names = [*map(str, frame.columns)]
@@ -94,6 +98,9 @@ def _of_pandas(frame: Any) -> Taken:
         made = frame.iloc[:, [*map(names.index, kept)]]
         made = made.copy() if positions is None else made.iloc[positions].copy()
         levels = frame.columns.nlevels
+        if type(made.columns).__name__ in NAMES_OF_TIMES:
+            # These take a name that looks like a time for one, and so for columns that are kept.
+            made.columns = made.columns.astype(object)
         for name, column in zip(new.schema.names, new.columns, strict=True):
             vectors = _vectors_of(column)
             place = name if levels == 1 else (name, *[""] * (levels - 1))
@@ -291,7 +298,7 @@ def local_frame(frame: object) -> LocalFrame | None:
     """
     try:
         found = taken(frame)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeEncodeError) as error:
         raise TypeError(f"df: a {type(frame).__name__} that Arrow cannot take: {error}") from error
     return None if found is None else LocalFrame(found)
 

@@ -189,10 +189,13 @@ class TextFunction:
         pandas = import_module("pandas")
         try:
             texts = pa.Array.from_pandas(column)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, UnicodeEncodeError) as error:
             raise TypeError(f"column: must be of texts: {error}") from error
         if isinstance(texts, pa.ChunkedArray):
             texts = texts.combine_chunks()
+        if pa.types.is_floating(texts.type) and texts.null_count == len(texts):
+            # So pandas has a column without any value.
+            texts = pa.nulls(len(texts))
         made = self._task.made(texts)
         if isinstance(self.returnType, T.ArrayType):
             values = pandas.Series(made.to_pylist(), dtype=object)

@@ -12,6 +12,7 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pillarbox.clients.tokenizer_loading import load_tokenizer
 from pillarbox.frames import add_methods, count_tokens, split_text
 from tests.clients.kinds_of_tokenizers import KINDS, WORDS
 from tests.search import examples
@@ -207,6 +208,33 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> N
     assert message in str(found.value)
 
 
+@pytest.mark.contract(
+    "A long text without words is split as fast as any other.",
+    convicts=["grapheme_read_to_its_end", "points_read_from_each", "flags_read_from_each"],
+)
+@pytest.mark.parametrize("part", ["\u1100", "क्", "😀\u200d", "e\u0301", ".", "?!", "🇩🇪"])
+@pytest.mark.parametrize("overlap", [0, 32])
+def test_a_long_text_without_words_is_split(part: str, overlap: int) -> None:
+    # What reads it once for each chunk takes a quarter of an hour.
+    text = part * (400_000 // len(part))
+    (found,) = split_text(pa.array([text]), 256, overlap).to_pylist()
+    assert (overlap > 0 or "".join(found) == text) and max(count_tokens(pa.array(found)).to_pylist()) <= 256
+
+
+@given(text=st.text("ab \f\v\n\x1c\x85.", max_size=60))
+def test_control_characters_part_no_words_of_bert(text: str) -> None:
+    for chunk in chunks_of(text, 8, 2, "BERT"):
+        assert chunk["tokens"] == counts([chunk["text"]], "BERT")[0]
+
+
+def test_half_a_character_counts_and_a_million_blanks_are_named() -> None:
+    counter = load_tokenizer("cl100k_base")
+    assert counter.count("a \ud800 b") == counter.count("a ? b")
+    assert counter.ends("\ud800")[-1] == 1
+    with pytest.raises(ValueError, match=r"a text of 1,100,002 characters is too much for .*'cl100k_base'"):
+        counter.count("x" + " " * 1_100_000 + "y")
+
+
 @pytest.mark.parametrize("column", [pa.array([1]), 5, ["a"]])
 def test_a_column_that_is_none_of_texts_is_refused(column: Any) -> None:
     with pytest.raises(TypeError, match="column: "):
@@ -226,6 +254,10 @@ def test_series_of_pandas_keep_their_index() -> None:
     assert texts.pillarbox.count_tokens("cl100k_base").equals(tokens)
     with pytest.raises(TypeError, match="column: is of Arrow's type int64, must be of strings"):
         count_tokens(pandas.Series([1]))
+    # As a column without any value is read from CSV.
+    assert count_tokens(pandas.Series([float("nan")] * 2)).isna().tolist() == [True, True]
+    with pytest.raises(TypeError, match="column: must be of texts: .*surrogates"):
+        count_tokens(pandas.Series(["\ud800"], dtype=object))
 
 
 def test_series_of_polars_are_columns_of_a_frame() -> None:

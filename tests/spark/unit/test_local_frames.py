@@ -253,6 +253,25 @@ def test_vectors_of_equal_rows_may_be_written_apart() -> None:
 
 
 @pytest.mark.contract(
+    "A result beside columns named by times is a column of its own.", convicts=["times_for_names"]
+)
+@pytest.mark.parametrize("kind", ["DatetimeIndex", "PeriodIndex", "TimedeltaIndex"])
+def test_a_result_overwrites_no_column_that_is_named_by_a_time(kind: str) -> None:
+    names = {
+        "DatetimeIndex": pd.DatetimeIndex(["2020-01-01"]),
+        "PeriodIndex": pd.PeriodIndex(["2020-01"], freq="M"),
+        "TimedeltaIndex": pd.TimedeltaIndex(["1 days"]),
+    }[kind]
+
+    async def call(row: Any) -> str:
+        return "X"
+
+    for name in ("2020", "2020-01-01", "1 days"):
+        made = async_map(pd.DataFrame([[1]], columns=names), call, schema=f"`{name}` string", keep="*")
+        assert [*made.iloc[0]] == [1, "X"] and made.columns[1] == name
+
+
+@pytest.mark.contract(
     "The garbage collector has its thresholds back behind the last of several jobs.",
     convicts=["garbage_left_rare"],
 )
