@@ -46,5 +46,5 @@ def test_a_cancellation_by_another_thread_is_one_call_of_the_loop() -> None:
 def test_a_call_in_a_thread_gives_its_core_away_at_least_once_however_it_is_made() -> None:
     for job in (by_operator, by_pool, by_threads):
         cpu, system, switches = costs(job, ROWS)
-        # It sleeps.
-        assert cpu >= system >= 0 and switches > 0.9
+        # It sleeps. Differences of clocks that read times of the day are rounded by the last digit.
+        assert round(cpu, 6) >= round(system, 6) >= 0 and switches > 0.9
