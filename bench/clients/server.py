@@ -128,9 +128,11 @@ class RawHttp(asyncio.Protocol):
 class RawServer:
     """The server's process, as a context manager; `url` is where it answers."""
 
+    command = ("-m", "bench.clients.server")
+
     def __enter__(self) -> RawServer:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.clients.server"],
+            [sys.executable, *self.command],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -147,9 +149,10 @@ class RawServer:
         self._process.communicate(timeout=20)
 
 
-async def _serve() -> None:
+async def serve(protocol: type[RawHttp]) -> None:
+    """Serve on a free port, print it, and end when the input does."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(RawHttp, "127.0.0.1", 0)
+    server = await loop.create_server(protocol, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
     server.close()
@@ -159,4 +162,4 @@ if __name__ == "__main__":
     import uvloop
 
     uvloop.install()
-    asyncio.run(_serve())
+    asyncio.run(serve(RawHttp))
