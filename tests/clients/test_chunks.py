@@ -12,7 +12,6 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.clients.tokenizer_loading import load_tokenizer
 from pillarbox.frames import add_methods, count_tokens, split_text
 from tests.clients.kinds_of_tokenizers import KINDS, WORDS
 from tests.search import examples
@@ -225,14 +224,6 @@ def test_a_long_text_without_words_is_split(part: str, overlap: int) -> None:
 def test_control_characters_part_no_words_of_bert(text: str) -> None:
     for chunk in chunks_of(text, 8, 2, "BERT"):
         assert chunk["tokens"] == counts([chunk["text"]], "BERT")[0]
-
-
-def test_half_a_character_counts_and_a_million_blanks_are_named() -> None:
-    counter = load_tokenizer("cl100k_base")
-    assert counter.count("a \ud800 b") == counter.count("a ? b")
-    assert counter.ends("\ud800")[-1] == 1
-    with pytest.raises(ValueError, match=r"a text of 1,100,002 characters is too much for .*'cl100k_base'"):
-        counter.count("x" + " " * 1_100_000 + "y")
 
 
 @pytest.mark.parametrize("column", [pa.array([1]), 5, ["a"]])

@@ -32,3 +32,11 @@ def test_pieces_are_the_text_and_none_is_too_long(name: str, text: str, limit: i
     assert len(found) <= 1 + 4 * sum(piece.tokens for piece in found) / limit
     first = first_piece(text, limit, tokenizer)
     assert first == found[0]
+
+
+def test_half_a_character_counts_and_a_million_blanks_are_named() -> None:
+    counter = load_tokenizer("cl100k_base")
+    assert counter.count("a \ud800 b") == counter.count("a ? b")
+    assert counter.ends("\ud800")[-1] == 1
+    with pytest.raises(ValueError, match=r"a text of 1,100,002 characters is too much for .*'cl100k_base'"):
+        counter.count("x" + " " * 1_100_000 + "y")
