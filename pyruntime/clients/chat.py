@@ -52,12 +52,12 @@ from pillarbox.clients.language import Language, language_of
 from pillarbox.clients.late_address import LateAddress
 from pillarbox.clients.openai_api import (
     AZURE_PROVIDER,
-    OK,
     AnswerError,
     azure_path,
     check_base_url,
     checked_body,
     error_of,
+    may_be_error,
     request_urls,
 )
 from pillarbox.clients.presets import ChatPresets
@@ -443,7 +443,7 @@ class Chat(ChatPresets, Client):
             headers = language.headers_of(url.partition("#")[0], content)
             response = await self._send("POST", url, headers=headers, body=content)
         # Looked at before it is parsed: hardly any reply has the word, and each call would pay.
-        if response.status != OK or b'"error"' in response.body:
+        if may_be_error(response):
             failed = error_of(url, response)
             if failed is not None:
                 raise failed
@@ -484,9 +484,8 @@ class Chat(ChatPresets, Client):
         try:
             headers = self._made.language.headers_of(url.partition("#")[0], content)
             response = await self._send("POST", url, headers=headers, body=content)
-            is_error = response.status != OK or b'"error"' in response.body
-            # Responses has a field "error" that is null: an answer is left as it is.
-            if is_error and error_of(url, response) is not None:
+            # An answer is left as it is, also one with a word of an error in it.
+            if may_be_error(response) and error_of(url, response) is not None:
                 # A gateway may quote the request that it refuses.
                 response = response._replace(body=without_quotes(response.body, content, spans))
             return response

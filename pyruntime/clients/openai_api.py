@@ -6,6 +6,7 @@ Pure, and for any thread.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -74,6 +75,15 @@ class ErrorAnswer(HttpStatusError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.args[0], self.status, self.headers, self.body, self.kind)
+
+
+# Of an error object, as a name or as a kind. Answers of some services have the field, and it is null.
+_ERROR = re.compile(rb'"error"(?!\s*:\s*null)')
+
+
+def may_be_error(response: Response) -> bool:
+    """Return False for an answer that is certainly no error, which costs less than `error_of`. Any thread."""
+    return response.status != OK or _ERROR.search(response.body) is not None
 
 
 def error_of(url: str, response: Response) -> HttpStatusError | None:
