@@ -85,7 +85,7 @@ RINGS: Mapping[str, Ring] = {
         "clients of services: HTTP, embeddings, chats, lookups, and their columns on Spark",
         ("clients", "spark.answer_types", "spark.client_columns", "spark.token_columns"),
         doors=(
-            *("clients", "clients.secret", "clients.texts", "clients.tokenizer_loading", "clients.tokens"),
+            *("clients", "clients.secret", "clients.texts", "clients.tokenizer_loading"),
             *("clients.transport", "clients.vectors", "spark.client_columns", "spark.token_columns"),
         ),
     ),

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from bench.clients import server
-from bench.clients.server import RawHttp, RawServer, embeddings_answer, vectors
+from bench.clients.server import RawHttp, RawServer, vectors, whole_answer
 from bench.table import Column, print_table
 from pillarbox import async_map
 from pillarbox.clients import Chat, Embeddings, Http
@@ -66,12 +66,12 @@ def vectors_answer(path: str, count: int) -> bytes:
         answer = {"id": "1", "embeddings": {"float": some}, "texts": [], "meta": billed}
     else:
         answer = {"embeddings": [{"values": each} for each in some]}
-    return _whole(answer)
+    return whole_answer(json.dumps(answer, separators=(",", ":")).encode())
 
 
 @cache
 def reply_answer(path: str) -> bytes:
-    """The answer to a question, in the language of its path."""
+    """The answer to a question, in the language of its path, which is not OpenAI's chat completions."""
     said: dict[str, Any]
     if path.endswith("/responses"):
         content = [{"type": "output_text", "text": REPLY, "annotations": []}]
@@ -82,22 +82,11 @@ def reply_answer(path: str) -> bytes:
         said = {"id": "1", "type": "message", "role": "assistant", "model": "raw", "stop_reason": "end_turn"}
         said["content"] = [{"type": "text", "text": REPLY}]
         said["usage"] = {"input_tokens": 9, "output_tokens": 12}
-    elif path.endswith(":generateContent"):
+    else:
         content = {"role": "model", "parts": [{"text": REPLY}]}
         said = {"candidates": [{"content": content, "finishReason": "STOP", "index": 0}]}
         said["usageMetadata"] = {"promptTokenCount": 9, "candidatesTokenCount": 12, "totalTokenCount": 21}
-    else:
-        message = {"role": "assistant", "content": REPLY}
-        said = {"id": "1", "object": "chat.completion", "created": 1, "model": "raw"}
-        said["choices"] = [{"index": 0, "message": message, "finish_reason": "stop"}]
-        said["usage"] = {"prompt_tokens": 9, "completion_tokens": 12, "total_tokens": 21}
-    return _whole(said)
-
-
-def _whole(answer: dict[str, Any]) -> bytes:
-    body = json.dumps(answer, separators=(",", ":")).encode()
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-    return head % len(body) + body
+    return whole_answer(json.dumps(said, separators=(",", ":")).encode())
 
 
 class Languages(RawHttp):
@@ -105,15 +94,13 @@ class Languages(RawHttp):
 
     def _answer_to(self, head: bytes, body: bytes) -> bytes:
         path = head.split(b" ", 2)[1].decode()
-        if not path.endswith(("/embeddings", "/embed", ":batchEmbedContents")):
+        if path.endswith(("/embeddings", "/completions")):
+            # In OpenAI's form.
+            return super()._answer_to(head, body)
+        if not path.endswith(("/embed", ":batchEmbedContents")):
             return reply_answer(path)
         asked = json.loads(body)
-        texts = asked.get("input") or asked.get("texts") or asked.get("requests")
-        if not path.endswith("/embeddings"):
-            return vectors_answer(path, len(texts))
-        return embeddings_answer(
-            len(texts), "base64" in (asked.get("encoding_format"), asked.get("embedding_type"))
-        )
+        return vectors_answer(path, len(asked.get("input") or asked.get("texts") or asked.get("requests")))
 
 
 class LanguageServer(RawServer):
@@ -144,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     def answered(client: Chat) -> Callable[[], int]:
         rows = [{"number": number} for number in numbers]
-        return lambda: len([each for each in async_map(rows, client, capacity=64) if each.id == 7])
+        return lambda: len([each for each in async_map(rows, client, capacity=64) if each.tags == ["a", "b"]])
 
     with LanguageServer() as service:
         url = f"{service.url}/v1"

@@ -53,7 +53,7 @@ def _items(encoded: bool) -> list[str]:
     return texts
 
 
-def _answer(body: bytes) -> bytes:
+def whole_answer(body: bytes) -> bytes:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
     return b"%s%d\r\n\r\n%s" % (head, len(body), body)
 
@@ -67,12 +67,12 @@ def embeddings_answer(count: int, encoded: bool) -> bytes:
         for index in range(count)
     )
     usage = f'{{"prompt_tokens":{8 * count},"total_tokens":{8 * count}}}'
-    return _answer(f'{{"object":"list","data":[{data}],"model":"raw","usage":{usage}}}'.encode())
+    return whole_answer(f'{{"object":"list","data":[{data}],"model":"raw","usage":{usage}}}'.encode())
 
 
 def lookup_answer(row: bytes) -> bytes:
     """The whole answer for a row."""
-    return _answer(
+    return whole_answer(
         b'{"id":%s,"name":"row %s","manufacturer":"BOEING","model":"737-824","seats":149}' % (row, row)
     )
 
@@ -80,7 +80,7 @@ def lookup_answer(row: bytes) -> bytes:
 def chat_answer(row: bytes) -> bytes:
     """The whole answer to the question about a row."""
     content = json.dumps(f'{{"id":{row.decode()},"name":"row {row.decode()}","tags":["a","b"]}}').encode()
-    return _answer(
+    return whole_answer(
         b'{"id":"1","object":"chat.completion","created":1,"model":"raw","choices":[{"index":0,"message":'
         b'{"role":"assistant","content":%s},"finish_reason":"stop"}],'
         b'"usage":{"prompt_tokens":9,"completion_tokens":12,"total_tokens":21}}' % content
@@ -121,7 +121,9 @@ class RawHttp(asyncio.Protocol):
         if path.endswith(b"/embeddings"):
             asked = json.loads(body)
             count = 1 if isinstance(asked["input"], str) else len(asked["input"])
-            return embeddings_answer(count, asked.get("encoding_format") == "base64")
+            return embeddings_answer(
+                count, "base64" in (asked.get("encoding_format"), asked.get("embedding_type"))
+            )
         return lookup_answer(path.rpartition(b"/")[2])
 
 

@@ -35,7 +35,7 @@ _MARK = "[pillarbox] "
 _MARKED = re.compile(r'\[pillarbox\] \{"error": "(?P<name>\w+)"')
 """Begins the line that says an error once more, for programs that have no more of it than its text."""
 LONG_BINARY = 100
-"""Characters from which on the picture of a binary value, or of base64, is its size: nobody reads it."""
+"""Characters at which the picture of a binary value, or of base64, becomes its size."""
 _BINARY = re.compile(r"""(?<![A-Za-z0-9_])b(?:'[^']*'|"[^"]*")""")
 _LONG_WORD = re.compile(rf"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{{{LONG_BINARY},}}={{0,2}}")
 

@@ -13,7 +13,7 @@ import unicodedata
 
 JOINER, NON_JOINER = "\u200d", "\u200c"
 MARKS = frozenset({"Mn", "Mc", "Me"})
-"""Categories of what extends the character in front of it."""
+"""Categories of Unicode whose characters extend the one in front of them."""
 EXTENDING = frozenset({NON_JOINER, JOINER, "\u0e33", "\u0eb3", "\uff9e", "\uff9f"})
 """Characters of other categories that do, beside those of the ranges."""
 EXTENDING_RANGES = ((0x1F3FB, 0x1F3FF), (0xE0020, 0xE007F))

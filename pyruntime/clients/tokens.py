@@ -62,7 +62,7 @@ class Tokenizer(Protocol):
 AT_SPACE = re.compile(r"(?<=\S)(?= )")
 """In front of a space behind a character that is none."""
 AT_SPACE_OR_LINE = re.compile(r"(?<=\S)(?= )|(?<=\n)(?!/)(?=[^\S\r\n]*\S)")
-"""The same, and at the beginning of a line: where the ends of lines go with what is in front of them."""
+"""As `AT_SPACE`, and at the beginning of a line, where the end of a line belongs to the line in front."""
 SEAMS = {
     **dict.fromkeys(("gpt2", "r50k_base", "p50k_base", "p50k_edit"), AT_SPACE),
     **dict.fromkeys(("cl100k_base", "o200k_base", "o200k_harmony"), AT_SPACE_OR_LINE),

