@@ -6,7 +6,8 @@ Pure; any thread. What decodes gives a block of shape (texts, dimensions), float
 # Measured per vector of 1,024 floats, 64 in an answer, from the body to the block: base64 by msgspec 4 us, by
 # `json` and `binascii` 17; lists of floats by msgspec 55, by `json` 350; simdjson reads lists in 28, but no
 # base64. So msgspec is the one extra, and the standard library the way that always works. Bytes in the answer
-# itself, as vLLM can give them, cost 0.1. The thread of libcurl reads base64 in 1.4, with AVX2 in 0.3.
+# itself, as vLLM can give them, cost 0.1. The thread of libcurl reads base64 in 1.4, with AVX2 in 0.3. Lists of
+# floats make no objects: the kernel takes them out of the text, in LISTS_US.
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ import numpy.typing as npt
 
 from pillarbox.clients.openai_api import AnswerError
 from pillarbox.clients.usage_fields import tokens_in
+from pillarbox.kernel.number_lists import take_number_lists
 
 try:
     import msgspec
@@ -47,6 +49,26 @@ class Vectors(NamedTuple):
     counts_plainly: bool = True
 
 
+class _Found(NamedTuple):
+    """The parts of an answer. vectors: bytes, lists, or `_Row`s; indices: of the texts, if it has them."""
+
+    vectors: list[Any]
+    tokens: int | None
+    indices: list[Any] | None = None
+    counts_plainly: bool = True
+
+
+def _found_in(vectors: list[Any], indices: list[Any], usage: object) -> _Found:
+    tokens = _tokens(usage)
+    return _Found(vectors, tokens, indices, _is_plain(usage, tokens))
+
+
+def _found_openai(answer: Any) -> _Found:
+    items = answer["data"]
+    vectors, indices = [item["embedding"] for item in items], [item.get("index") for item in items]
+    return _found_in(vectors, indices, answer.get("usage"))
+
+
 if msgspec is not None:
 
     class _Item(msgspec.Struct):
@@ -65,10 +87,10 @@ if msgspec is not None:
 
     encode_json = msgspec.json.encode
 
-    def _read(body: bytes) -> tuple[list[Any], list[Any], Any]:
+    def _read_openai(body: bytes) -> _Found:
         answer = _decode_answer(body)
-        data = answer.data
-        return [item.embedding for item in data], [item.index for item in data], answer.usage
+        items = answer.data
+        return _found_in([item.embedding for item in items], [item.index for item in items], answer.usage)
 
 else:
     _decode_lists = _decode_any = json.loads
@@ -77,14 +99,9 @@ else:
         """`value` as JSON in UTF-8."""
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
-    def _read(body: bytes) -> tuple[list[Any], list[Any], Any]:
-        answer = json.loads(body)
-        items = answer["data"]
-        return (
-            [_from_json(item["embedding"]) for item in items],
-            [item.get("index") for item in items],
-            answer.get("usage"),
-        )
+    def _read_openai(body: bytes) -> _Found:
+        found = _found_openai(json.loads(body))
+        return found._replace(vectors=[_from_json(each) for each in found.vectors])
 
     def _from_json(embedding: object) -> Any:
         if not isinstance(embedding, str):
@@ -114,21 +131,7 @@ def decode_openai(body: bytes, texts: int, base64_dtype: np.dtype[Any] = FLOAT32
     texts: as many vectors must be there. base64_dtype: of vectors in base64; lists of floats are read too.
     Raises AnswerError.
     """
-    try:
-        vectors, indices, usage = _read(body)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise AnswerError(f"the answer is not one of embeddings: {error}") from None
-    tokens = _tokens(usage)
-    try:
-        if len(vectors) != texts:
-            raise AnswerError(f"the answer has {len(vectors):,} vectors for {texts:,} texts")
-        if indices != [*range(texts)] and any(index is not None for index in indices):
-            vectors = _ordered(vectors, indices)
-        return Vectors(_block(vectors, base64_dtype), tokens, _is_plain(usage, tokens))
-    except AnswerError as error:
-        # It is paid for.
-        error.tokens = tokens
-        raise
+    return _decoded(body, texts, _found_openai, _read_openai, "one of embeddings", base64_dtype)
 
 
 def decode_lists(body: bytes, texts: int, tokens: int | None = None) -> Vectors:
@@ -136,11 +139,11 @@ def decode_lists(body: bytes, texts: int, tokens: int | None = None) -> Vectors:
 
     tokens: of the texts, which the service says elsewhere.
     """
-    try:
-        return Vectors(_block(_read_lists(body, texts), FLOAT32), tokens)
-    except AnswerError as error:
-        error.tokens = tokens
-        raise
+
+    def found(answer: Any) -> _Found:
+        return _Found(answer, tokens)
+
+    return _decoded(body, texts, found, lambda body: found(_decode_lists(body)), "a list of vectors")
 
 
 def decode_found(body: bytes, texts: int, find: Callable[[Any], tuple[Any, int | None]]) -> Vectors:
@@ -148,30 +151,84 @@ def decode_found(body: bytes, texts: int, find: Callable[[Any], tuple[Any, int |
 
     Raises AnswerError.
     """
+
+    def found(answer: Any) -> _Found:
+        return _Found(*find(answer))
+
+    return _decoded(body, texts, found, lambda body: found(_decode_any(body)), "one of embeddings")
+
+
+def _decoded(
+    body: bytes,
+    texts: int,
+    find: Callable[[Any], _Found],
+    read: Callable[[bytes], _Found],
+    what: str,
+    base64_dtype: np.dtype[Any] = FLOAT32,
+) -> Vectors:
+    """The vectors of an answer. find: their parts in values of JSON. read: these in the body."""
+    taken = _taken(body, texts, find)
+    if taken is not None:
+        return taken
     try:
-        vectors, tokens = find(_decode_any(body))
+        vectors, tokens, indices, counts_plainly = read(body)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise AnswerError(f"the answer is not one of embeddings: {error}") from None
+        raise AnswerError(f"the answer is not {what}: {error}") from None
     try:
         if not isinstance(vectors, list) or len(vectors) != texts:
             found = f"{len(vectors):,} vectors" if isinstance(vectors, list) else type(vectors).__name__
             raise AnswerError(f"the answer has {found} for {texts:,} texts")
-        return Vectors(_block(vectors, FLOAT32), tokens)
+        return Vectors(_block(_ordered(vectors, indices), base64_dtype), tokens, counts_plainly)
     except AnswerError as error:
         # It is paid for.
         error.tokens = tokens
         raise
 
 
-def _read_lists(body: bytes, texts: int) -> list[Any]:
+class _Row:
+    """A list of numbers that was taken out of an answer. It is no list: who looks into one sees no numbers."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+
+ROW_MARK = "-0.0e-0"
+"""The first characters of the float that `take_number_lists` leaves for a list; its place follows."""
+
+
+def _number_or_row(text: str) -> float | _Row:
+    return _Row(int(text[len(ROW_MARK) :])) if text.startswith(ROW_MARK) else float(text)
+
+
+def _taken(body: bytes, texts: int, find: Callable[[Any], _Found]) -> Vectors | None:
+    """The vectors of an answer with lists of numbers, of which none becomes an object.
+
+    None for all other answers, and those that are wrong: a reader of whole answers has the words for them.
+    """
+    lists = take_number_lists(body)
+    if lists is None:
+        return None
+    rest, floats, ends = lists
     try:
-        vectors = _decode_lists(body)
-    except (ValueError, RecursionError) as error:
-        raise AnswerError(f"the answer is not a list of vectors: {error}") from None
-    if not isinstance(vectors, list) or len(vectors) != texts:
-        found = f"{len(vectors):,} vectors" if isinstance(vectors, list) else type(vectors).__name__
-        raise AnswerError(f"the answer has {found} for {texts:,} texts")
-    return vectors
+        vectors, tokens, indices, counts_plainly = find(json.loads(rest, parse_float=_number_or_row))
+        places = [row.place for row in _ordered(vectors, indices)]
+        stops = np.frombuffer(ends, np.uint64)
+        lengths = np.diff(stops, prepend=np.uint64(0))[places]
+    except (AnswerError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    length = int(lengths[0]) if len(places) == texts else 0
+    if length == 0 or not (lengths == length).all():
+        return None
+    numbers = np.frombuffer(floats, np.float32)
+    first = places[0]
+    if places == [*range(first, first + texts)]:
+        stop = int(stops[first + texts - 1])
+        block = numbers[stop - texts * length : stop].reshape(texts, length)
+    else:
+        block = np.stack([numbers[int(stops[place]) - length : int(stops[place])] for place in places])
+    return Vectors(block, tokens, counts_plainly)
 
 
 def decode_bytes(body: bytes, texts: int, dtype: np.dtype[Any] = FLOAT32) -> Vectors:
@@ -194,7 +251,10 @@ def block_of_bytes(numbers: Any, texts: int, dtype: np.dtype[Any], tokens: int |
     return Vectors(_as_float32(np.frombuffer(numbers, dtype).reshape(texts, -1)), tokens)
 
 
-def _ordered(vectors: list[Any], indices: list[Any]) -> list[Any]:
+def _ordered(vectors: list[Any], indices: list[Any] | None) -> list[Any]:
+    """The vectors in the order of the texts."""
+    if indices is None or indices == [*range(len(vectors))] or all(index is None for index in indices):
+        return vectors
     by_index = dict(zip(indices, vectors, strict=True))
     if by_index.keys() != set(range(len(vectors))):
         raise AnswerError(f"the answer's indices are not those of {len(vectors):,} texts")
@@ -210,7 +270,9 @@ def _block(vectors: Sequence[Any], base64_dtype: np.dtype[Any]) -> Block:
         # One buffer for all: a bytearray, so that the block may be written to.
         return block_of_bytes(bytearray().join(vectors), len(vectors), base64_dtype, None).block
     try:
-        block = np.array(vectors, np.float32)
+        # What float32 does not hold is infinite, and found as such.
+        with np.errstate(over="ignore"):
+            block = np.array(vectors, np.float32)
     except (ValueError, TypeError) as error:
         raise AnswerError(f"the answer's vectors are not numbers: {error}") from None
     if block.ndim != 2:

@@ -11,6 +11,7 @@ import pytest
 
 from pillarbox import Errors, Retry
 from pillarbox.clients import Embeddings
+from pillarbox.clients.openai_api import AnswerError
 from pillarbox.clients.transport import HttpStatusError
 from tests.clients.unit.raw_embeddings import Reply, answer, check, embedded, serving, vector_of
 
@@ -178,3 +179,63 @@ def test_a_service_that_refuses_every_request_alike_is_not_asked_twice_for_each(
 def test_base64_of_float64_is_read_as_such() -> None:
     with serving(lambda request: answer(request, kind="d")) as service:
         check(embedded(service.client(max_texts=5), TEXTS), TEXTS)
+
+
+@pytest.mark.contract(
+    "Lists of floats are the vectors of the texts by their index, also where the answer has other lists.",
+    convicts=["vectors_in_order_of_answer"],
+)
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("order", ["in order", "backwards"])
+def test_lists_of_floats_are_the_vectors_of_the_texts_by_their_index(order: str, first: int) -> None:
+    def handle(request: dict[str, Any]) -> Reply:
+        # Lists of other numbers in front, behind and between do no harm.
+        sent = answer({"input": request["input"]}, usage={"prompt_tokens": 3, "of": [1, 2]}).body
+        for each in sent["data"]:
+            each["offsets"] = [0, 1]
+        found = sent["data"] if order == "in order" else sent["data"][::-1]
+        return Reply(200, {"model": "m", "seeds": [[7]] * first, "data": found, "usage": sent["usage"]})
+
+    with serving(handle) as service:
+        check(embedded(service.client(encoding="float"), TEXTS), TEXTS)
+
+
+@pytest.mark.contract(
+    "Lists of floats that are no vectors of one length fail in words.", convicts=["lists_of_other_lengths"]
+)
+@pytest.mark.parametrize(
+    ("spoiled", "words"),
+    [
+        ([1.0, 2.0, 3.0], "not of one length"),
+        ([1.0] * 5, "not of one length"),
+        ([], "not of one length"),
+        ([1.0, None, 3.0, 4.0], "not one of embeddings|not numbers"),
+        ([[1.0] * 4], "not one of embeddings|not numbers"),
+    ],
+)
+def test_lists_of_floats_that_are_no_vectors_of_one_length_fail_in_words(spoiled: Any, words: str) -> None:
+    def handle(request: dict[str, Any]) -> Reply:
+        sent = answer({"input": request["input"]})
+        sent.body["data"][-1]["embedding"] = spoiled
+        return sent
+
+    async def once(client: Embeddings) -> None:
+        async with client:
+            await client(TEXTS[:3])
+
+    with serving(handle) as service, pytest.raises(AnswerError, match=words):
+        asyncio.run(once(service.client(encoding="float")))
+
+
+def test_a_number_that_float32_does_not_hold_is_the_rows_fault_alone() -> None:
+    def handle(request: dict[str, Any]) -> Reply:
+        sent = answer({"input": request["input"]})
+        for place, text in enumerate(request["input"]):
+            if text == TEXTS[1]:
+                sent.body["data"][place]["embedding"][0] = 1e39
+        return sent
+
+    with serving(handle) as service:
+        first, second, third = embedded(service.client(encoding="float"), TEXTS[:3], errors=ALL_FAIL)
+    check([first, third], [TEXTS[0], TEXTS[2]])
+    assert "not finite" in second.error.message

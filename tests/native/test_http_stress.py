@@ -43,6 +43,15 @@ def test_vectors_are_read_from_whole_answers_and_nothing_beyond_damaged_ones(san
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("sanitizer", ["-O2", pytest.param(ASAN, marks=pytest.mark.slow)])
+def test_numbers_of_lists_are_those_of_the_c_library_and_nothing_is_read_beyond_a_text(
+    sanitizer: str,
+) -> None:
+    done = run(compiled("number_lists_fuzz", sanitizer))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
 def streams() -> list[tuple[str, bytes, bytes]]:
     """Compressed streams, each with its coding and its text."""
     generator = random.Random(7)
