@@ -418,4 +418,4 @@ def kind_of_finish(reason: object) -> Kind:
         return Kind.ANSWER
     if not isinstance(reason, str):
         return Kind.FAILED
-    return FINISHES.get(reason.strip().lower().replace("-", "_"), Kind.FAILED)
+    return FINISHES.get(reason) or FINISHES.get(reason.strip().lower().replace("-", "_"), Kind.FAILED)

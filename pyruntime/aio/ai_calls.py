@@ -43,7 +43,7 @@ class AiCalls:
 
     def ended(self, usage: Usage, seconds: float, call: Call) -> None:
         """Count a call that gave a result, and took so long."""
-        if self._counts(usage):
+        if self._meter is not None or self._counts(usage):
             self._meter.ended(usage, seconds, call)
             self.span_share = self._meter.span_share
 
@@ -52,6 +52,11 @@ class AiCalls:
         if self._counts(usage):
             self._meter.failed(usage, seconds, call, error)
             self.span_share = self._meter.span_share
+
+    def fold(self) -> None:
+        """Put what has come together into the histograms."""
+        if self._meter is not None:
+            self._meter.fold()
 
     def snapshot(self) -> dict[str, Any]:
         """The fields of `Totals` that are kept here. Any thread."""

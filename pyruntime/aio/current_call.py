@@ -286,6 +286,12 @@ def running_call() -> CurrentCall | None:
     return current
 
 
+def last_error() -> BaseException | None:
+    """The error of the running call's previous attempt; None in the first, and where no call runs."""
+    found = CURRENT.get(None)
+    return None if found is None else found.error
+
+
 def _identity_of(call: Call) -> str:
     key: bytes | None = getattr(call, "key", None)
     if key is None:

@@ -70,6 +70,12 @@ class Worker(Execution):
         if self.call is not None:
             self.release(self.call)
 
+    @property
+    def error(self) -> BaseException | None:
+        """The error of the previous attempt of the call that it carries."""
+        call = self.call or self.revoked
+        return None if call is None else call.error
+
     def current(self) -> CurrentCall | None:
         """The call that it carries."""
         call = self.call or self.revoked

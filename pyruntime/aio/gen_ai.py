@@ -103,16 +103,15 @@ class GenAiMeter:
     """
 
     __slots__ = (
-        *("_durations", "_names", "_open", "_parent", "_tokens", "_tracer", "_used"),
+        *("_durations", "_names", "_open", "_parent", "_tokens", "_tracer"),
         *("context", "span_share"),
     )
 
     def __init__(self, context: Context) -> None:
         self.span_share = 0.0
         self.context = context
-        self._durations: dict[Series, LatencyHistogram] = {}
-        self._tokens: dict[Series, LatencyHistogram] = {}
-        self._used: dict[Series, float] = {}
+        self._durations: dict[Series, Histogram] = {}
+        self._tokens: dict[Series, Histogram] = {}
         self._names: Usage | None = None
         self._open: dict[Call, CallSpan] = {}
         self._parent: Any = None
@@ -157,12 +156,12 @@ class GenAiMeter:
             self._count(usage, seconds, call, type(error).__name__)
 
     def _count(self, usage: Usage, seconds: float, call: Call, error: str) -> None:
-        names = usage.operation, usage.provider, usage.model
-        _record(self._durations, (*names, error), seconds)
-        for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
-            series = (*names, kind)
-            if tokens and _record(self._tokens, series, tokens * TOKEN_S):
-                self._used[series] = self._used.get(series, 0.0) + tokens
+        operation, provider, model = usage.operation, usage.provider, usage.model
+        _record(self._durations, (operation, provider, model, error), seconds)
+        if usage.input_tokens:
+            _record(self._tokens, (operation, provider, model, "input"), usage.input_tokens)
+        if usage.output_tokens:
+            _record(self._tokens, (operation, provider, model, "output"), usage.output_tokens)
         # Without the module nobody has set a tracer up.
         if self._tracer is not None or ("opentelemetry.trace" in sys.modules and self._finds_tracer()):
             self._tell_span(usage, seconds, call, error)
@@ -210,24 +209,54 @@ class GenAiMeter:
         if begun is None:
             told.span.end(end)
 
+    def fold(self) -> None:
+        """Put what has come together into the histograms."""
+        for histogram in self._durations.values():
+            histogram.fold(1.0)
+        for histogram in self._tokens.values():
+            histogram.fold(TOKEN_S)
+
     def snapshot(self) -> dict[str, Any]:
         """The fields of `Totals` that are kept here. Any thread."""
         return {
             "operation_duration": _snapshots(self._durations),
             "token_usage": _snapshots(self._tokens),
-            "tokens_used": {json.dumps(series): tokens for series, tokens in list(self._used.items())},
+            "tokens_used": {
+                json.dumps(series): histogram.total for series, histogram in list(self._tokens.items())
+            },
         }
 
 
-def _record(histograms: dict[Series, LatencyHistogram], series: Series, value: float) -> bool:
+class Histogram:
+    """A histogram, the sum of all that is in it, and the values since it was folded: see `Meter`."""
+
+    __slots__ = ("_histogram", "total", "values")
+
+    def __init__(self) -> None:
+        self._histogram = LatencyHistogram()
+        self.total = 0.0
+        self.values: list[float] = []
+
+    def fold(self, seconds: float) -> None:
+        """Put the values into the histogram. seconds: those that stand for a value of one."""
+        if self.values:
+            self._histogram.record_all([value * seconds for value in self.values])
+            self.total += sum(self.values)
+            self.values.clear()
+
+    def snapshot(self) -> LatencySnapshot:
+        """The values that were folded. Any thread."""
+        return self._histogram.snapshot()
+
+
+def _record(histograms: dict[Series, Histogram], series: Series, value: float) -> None:
     histogram = histograms.get(series)
     if histogram is None:
         if len(histograms) >= MAX_SERIES:
-            return False
-        histogram = histograms[series] = LatencyHistogram()
-    histogram.record(value)
-    return True
+            return
+        histogram = histograms[series] = Histogram()
+    histogram.values.append(value)
 
 
-def _snapshots(histograms: dict[Series, LatencyHistogram]) -> dict[str, LatencySnapshot]:
+def _snapshots(histograms: dict[Series, Histogram]) -> dict[str, LatencySnapshot]:
     return {json.dumps(series): histogram.snapshot() for series, histogram in list(histograms.items())}

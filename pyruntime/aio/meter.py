@@ -73,6 +73,7 @@ class Meter:
     def fold(self) -> None:
         """Put the latencies that have come together into their histograms. On the mailbox thread."""
         self._latencies.fold(self.ended, self.ended_again, self.rows_ended_again)
+        self.gen_ai.fold()
 
     def count_retries(self, error: BaseException, rows: int) -> None:
         """So many rows are tried again because of `error`."""

@@ -23,7 +23,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from pillarbox.aio.current_call import running_call
+from pillarbox.aio.current_call import last_error
 from pillarbox.aio.endpoints import Endpoints
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.options import Budget
@@ -48,6 +48,7 @@ from pillarbox.clients.images import (
     release_frames,
     without_quotes,
 )
+from pillarbox.clients.json_text import decode_json, encode_json
 from pillarbox.clients.language import Language, language_of
 from pillarbox.clients.late_address import LateAddress
 from pillarbox.clients.openai_api import (
@@ -135,11 +136,13 @@ class _Reply(NamedTuple):
 class _Learned:
     """Facts about a service that its answers taught; shared by the calls of one client in one process.
 
-    forms: by address, the form to ask in. has_told: it was said that tokens are not known.
+    forms: by address, the form to ask in. has_told: it was said that tokens are not known. checked: the text
+    of the last reply that fits, and its answer, which is given out once.
     """
 
     forms: dict[str, Forms] = field(default_factory=dict)
     has_told: bool = False
+    checked: tuple[str, Any] | None = None
 
 
 @naming_arguments
@@ -335,6 +338,11 @@ class Chat(ChatPresets, Client):
         answer = self._made.answer
         if text is None or answer is None:
             return text
+        # The operator asks for the answer of a reply that has just been checked.
+        checked = self._learned.checked
+        if checked is not None and checked[0] is text:
+            self._learned.checked = None
+            return checked[1]
         return answer.parse(without_half_escapes(text) if self.http.surrogates == "replace" else text)
 
     @property
@@ -411,7 +419,7 @@ class Chat(ChatPresets, Client):
     def _check(self, reply: _Reply, walk: Walk) -> None:
         """Raise AnswerInvalid, or AnswerMismatch without repairs, for a reply that does not fit."""
         try:
-            self.parse(reply.text)
+            fits = self.parse(reply.text)
         except AnswerMismatch as error:
             if not error.is_json:
                 # The service took the request for this form, and may have ignored it.
@@ -422,6 +430,7 @@ class Chat(ChatPresets, Client):
             invalid = AnswerInvalid(str(error), self.repairs, reply.usage, reply.text)
             invalid.form = walk.form
             raise invalid from None
+        self._learned.checked = reply.text, fits
         walk.answered()
 
     async def _ask(
@@ -432,10 +441,11 @@ class Chat(ChatPresets, Client):
         if images.images:
             messages = _with_images(messages, images, language)
         body = language.body(self.model, messages, NO_FIELDS if form is None else form.fields, self.body)
-        sent = whole_text(
-            "prompt", json.dumps(body, separators=(",", ":"), ensure_ascii=False), self.http.surrogates
-        )
-        content = sent.encode()
+        try:
+            content = encode_json(body)
+        except UnicodeEncodeError:
+            written = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+            content = whole_text("prompt", written, self.http.surrogates).encode()
         if images.contents:
             response = await self._sent_with_images(url, content, images)
         else:
@@ -448,7 +458,7 @@ class Chat(ChatPresets, Client):
             if failed is not None:
                 raise failed
         try:
-            reply = json.loads(response.body)
+            reply = decode_json(response.body)
             choice = language.choice(reply)
             beside = error_beside(reply, choice)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -507,12 +517,13 @@ class Chat(ChatPresets, Client):
         language = self._made.language
         counts = language.usage(reply)
         message = choice.get("message")
-        tokens = ReplyTokens.of(counts, isinstance(message, Mapping) and bool(message.get("content")))
+        has_text = (type(message) is dict or isinstance(message, Mapping)) and bool(message.get("content"))
+        tokens = ReplyTokens.of(counts, has_text)
         model = reply.get("model") or reply.get("modelVersion")
         price = self.prices.get(str(model)) or self.prices.get(self.model)
         cost, unknown = 0.0, None
         if price is None:
-            unknown = f"Chat has no price of {self.model!r}: give prices, or Budget(usage=...)"
+            unknown = self._made.has_no_price
         else:
             known = tokens.cost(price)
             cost = known if known is not None else tokens.least_cost(price)
@@ -529,16 +540,9 @@ class Chat(ChatPresets, Client):
                 without_query(url),
                 shorten(counts),
             )
-        return Usage(
-            cost,
-            tokens.in_all or 0,
-            input_tokens=tokens.asked or 0,
-            output_tokens=tokens.answered or 0,
-            model=self.model,
-            operation="chat",
-            provider=AZURE_PROVIDER if self.api == "azure" else language.provider,
-            unknown_cost=unknown,
-        )
+        # Counts that were read are checked already.
+        amounts = cost, tokens.in_all or 0, tokens.asked or 0, tokens.answered or 0
+        return Usage._make((*amounts, self.model, "chat", self._made.provider, unknown))
 
     # -- addresses and headers -------------------------------------------------------------------------------
 
@@ -556,6 +560,8 @@ class _Made:
         self.fields = self.prompt.names + (() if self.images is None else self.images.names)
         self.answer = None if chat.answer is None else Answer(chat.answer)
         self.language = language = language_of(chat.language)
+        self.provider = AZURE_PROVIDER if chat.api == "azure" else language.provider
+        self.has_no_price = f"Chat has no price of {chat.model!r}: give prices, or Budget(usage=...)"
         self.forms: list[Form] = []
         if self.answer is not None:
             self.forms = forms_of(language.forms(self.answer), chat.structure, language.name)
@@ -582,9 +588,7 @@ def _with_images(
 
 def _former() -> AnswerInvalid | None:
     """The error of the row's last attempt, if that was an answer that did not fit."""
-    # None where the client is called by hand.
-    call = running_call()
-    error = None if call is None else call.error
+    error = last_error()
     return error if isinstance(error, AnswerInvalid) else None
 
 

@@ -51,6 +51,7 @@ from pillarbox.clients.addresses import Addresses, addresses_of
 from pillarbox.clients.client import Client
 from pillarbox.clients.endpoint import Endpoint
 from pillarbox.clients.fields import whole_text
+from pillarbox.clients.json_text import encode_json
 from pillarbox.clients.late_address import LateAddress
 from pillarbox.clients.long_texts import (
     LongTexts,
@@ -85,7 +86,6 @@ from pillarbox.clients.vectors import (
     Block,
     Vectors,
     block_of_bytes,
-    encode_json,
     may_be_float64,
     normalized,
     rows_not_finite,

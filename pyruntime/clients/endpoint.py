@@ -27,8 +27,8 @@ from itertools import accumulate, pairwise
 from statistics import fmean
 
 from pillarbox.clients.forms import LOOK_AFTER, Forms
+from pillarbox.clients.json_text import encode_json
 from pillarbox.clients.transport import LARGE_BODY_BYTES, AnswerTooLarge
-from pillarbox.clients.vectors import encode_json
 from pillarbox.wire import Kind, read_error
 
 log = logging.getLogger("pillarbox")

@@ -52,6 +52,8 @@ def values_by_name(row: tuple[Any, ...], names: Sequence[str]) -> dict[str, Any]
 
 def _has_items(record: object) -> bool:
     """True for mappings and for rows: an attribute of these may be their own, as `count` of a tuple is."""
+    if type(record) is dict:
+        return True
     if isinstance(record, Mapping) or _library(type(record)) == "pandas":
         return isinstance(record, Mapping) or hasattr(record, "keys")
     if getattr(getattr(record, "dtype", None), "names", None):

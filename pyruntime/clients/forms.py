@@ -103,6 +103,8 @@ class Forms:
         return form < len(self.kinds) - 1 and self._ignoring[self.kinds[form]] >= IGNORED_AFTER
 
     def _best(self) -> int:
+        if not self._ignoring:
+            return 0
         return next(form for form in range(len(self.kinds)) if not self.is_ignored(form))
 
     def blames(self, form: int, error: BaseException) -> bool:

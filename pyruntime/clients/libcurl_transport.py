@@ -13,6 +13,7 @@ import ssl
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pycurl
@@ -112,6 +113,16 @@ class _Headers(Mapping[str, str]):
         return len(self._parsed())
 
 
+class _Way(NamedTuple):
+    """The parts of a request that follow from its address alone, `asked`. host: with the scheme."""
+
+    asked: str
+    url: bytes
+    host: str
+    proxy: bytes
+    connect_to: libcurl.HeaderLines | None
+
+
 class LibcurlTransport:
     """Requests by one multi handle of libcurl."""
 
@@ -123,6 +134,8 @@ class LibcurlTransport:
         self._loop = asyncio.get_running_loop()
         self._headers: dict[str, str] | None = None
         self._lines = libcurl.HeaderLines([])
+        # To the last address: most requests go to the same one.
+        self._way = _Way("", b"", "", b"", None)
         # For each address that stands in place of a name.
         self._connect_to: dict[str, libcurl.HeaderLines] = {}
         self._will_flush = False
@@ -155,17 +168,14 @@ class LibcurlTransport:
             self._lines = libcurl.HeaderLines(header_lines(headers))
             self._headers = dict(headers)
         lines = self._lines
-        url, _, number = url.partition("#")
-        scheme, _, rest = url.partition("://")
-        host = rest.partition("/")[0]
-        proxy = self._proxy_of(scheme.lower(), host) or ""
-        # A proxy connects by itself.
-        connect_to = self._lines_of(number) if number and not proxy else None
-        place = None if self._places is None else self._places.of(f"{scheme}://{host}#{number}")
+        if url != self._way.asked:
+            self._way = self._way_to(url)
+        way = self._way
+        place = None if self._places is None else self._places.of(way.host)
         if place is not None:
             await place.acquire()
         try:
-            sent = await self._sent(method, url, lines, proxy, body, vectors, connect_to)
+            sent = await self._sent(method, way, lines, body, vectors)
         finally:
             if place is not None:
                 place.release()
@@ -180,12 +190,10 @@ class LibcurlTransport:
     async def _sent(
         self,
         method: str,
-        url: str,
+        way: _Way,
         lines: libcurl.HeaderLines,
-        proxy: str,
         body: bytes | None,
         vectors: int,
-        connect_to: libcurl.HeaderLines | None,
     ) -> libcurl.HttpRequest:
         """Send one request, and once more where nothing of it was read. Raises the error of the last."""
         is_fresh = False
@@ -194,13 +202,13 @@ class LibcurlTransport:
             sent = self._thread.send(
                 future,
                 method.encode(),
-                url.encode("ascii"),
+                way.url,
                 lines,
-                proxy.encode(),
+                way.proxy,
                 body,
                 vectors,
                 is_fresh,
-                connect_to,
+                way.connect_to,
             )
             self._flush_soon()
             try:
@@ -212,10 +220,20 @@ class LibcurlTransport:
                 raise
             if not sent.code:
                 return sent
-            error = await self._error_of(sent, url, proxy, body)
+            error = await self._error_of(sent, way, body)
             if is_fresh or self._closed or not isinstance(error, NotSent):
                 raise error
             is_fresh = True
+
+    def _way_to(self, url: str) -> _Way:
+        address, _, number = url.partition("#")
+        scheme, _, rest = address.partition("://")
+        host = rest.partition("/")[0]
+        proxy = self._proxy_of(scheme.lower(), host) or ""
+        # A proxy connects by itself.
+        connect_to = self._lines_of(number) if number and not proxy else None
+        place = f"{scheme}://{host}#{number}"
+        return _Way(url, address.encode("ascii"), place, proxy.encode(), connect_to)
 
     def _lines_of(self, number: str) -> libcurl.HeaderLines:
         """The option by which libcurl connects to an address of DNS in place of the name."""
@@ -225,11 +243,9 @@ class LibcurlTransport:
             found = self._connect_to[number] = libcurl.HeaderLines([f"::{host}:".encode("ascii")])
         return found
 
-    async def _error_of(
-        self, sent: libcurl.HttpRequest, url: str, proxy: str, body: bytes | None
-    ) -> Exception:
+    async def _error_of(self, sent: libcurl.HttpRequest, way: _Way, body: bytes | None) -> Exception:
         if sent.code in _RESOLVER_CODES:
-            named = proxy if sent.code == pycurl.E_COULDNT_RESOLVE_PROXY else url
+            named = (way.proxy if sent.code == pycurl.E_COULDNT_RESOLVE_PROXY else way.url).decode()
             return await self._names.error_of(urlsplit(named).hostname or named)
         if sent.code in (libcurl.TOO_LARGE, pycurl.E_FILESIZE_EXCEEDED):
             return AnswerTooLarge.of(self._max_answer_bytes)

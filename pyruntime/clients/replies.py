@@ -70,6 +70,10 @@ class ErrorInReply(ErrorAnswer):
     usage: Usage | None = None
 
 
+_NOT_WHOLE = Kind.REFUSED_ROW, Kind.CUT, Kind.FAILED
+"""Kinds of ends of a reply whose text may be a part."""
+
+
 def error_beside(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> Any:
     """The error object beside the choices of a reply, or inside of one; None if there is none."""
     return reply.get("error") or choice.get("error") or None
@@ -82,12 +86,10 @@ def text_of(choice: Mapping[str, Any], usage: Usage, enough_tokens: str) -> str 
     Raises the errors of this module, and LookupError, TypeError or AttributeError for what is not a choice.
     """
     message, reason = choice["message"], choice.get("finish_reason")
-    content, refusal = message.get("content"), message.get("refusal")
-    kind = kind_of_finish(reason)
-    if kind is Kind.ANSWER and not refusal and isinstance(content, str) and content and not content.isspace():
-        return content
-    text, kinds = _joined(content)
-    refusal = refusal or kinds.get("refusal")
+    text, kinds = _joined(message.get("content"))
+    kind, refusal = kind_of_finish(reason), message.get("refusal") or kinds.get("refusal")
+    if text and not text.isspace() and not refusal and kind not in _NOT_WHOLE:
+        return text
     kinds |= {name: None for name in MEDIA_FIELDS if message.get(name)}
     said = f"finish_reason={shorten(reason)}"
     if refusal or kind is Kind.REFUSED_ROW:
@@ -104,8 +106,6 @@ def text_of(choice: Mapping[str, Any], usage: Usage, enough_tokens: str) -> str 
             f"the reply ended for a reason that is not known to be good ({said}), so that it may be a part",
             usage,
         )
-    if text is not None and text.strip():
-        return text
     calls_tool = kind is Kind.OTHER_KIND or any(message.get(name) for name in TOOL_FIELDS)
     if calls_tool:
         raise ReplyOfOtherKind(

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -24,6 +23,7 @@ from pillarbox.aio.usage import Usage
 from pillarbox.clients.addresses import Addresses, addresses_of
 from pillarbox.clients.client import Client
 from pillarbox.clients.fields import plain_value, values_by_name, whole_text
+from pillarbox.clients.json_text import decode_json, encode_json
 from pillarbox.clients.late_address import LateAddress
 from pillarbox.clients.openai_api import AnswerError, check_base_url, checked_body, error_of, request_urls
 from pillarbox.clients.prices import Price, check_max_cost, check_prices
@@ -181,13 +181,13 @@ class Rerank(Client):
     async def _ask(self, url: str, query: str, documents: Sequence[str]) -> list[float]:
         """The scores of one request. Raises HttpStatusError and AnswerError."""
         language, began = self._language, perf_counter()
-        body = json.dumps({**language.body(self.model, query, documents), **self.body}, ensure_ascii=False)
-        response = await self._send("POST", url, headers=language.headers, body=body.encode())
+        body = encode_json({**language.body(self.model, query, documents), **self.body})
+        response = await self._send("POST", url, headers=language.headers, body=body)
         failed = error_of(url, response)
         if failed is not None:
             raise failed
         try:
-            answer = json.loads(response.body)
+            answer = decode_json(response.body)
             found, tokens = language.scores(answer), language.tokens(answer)
             scores = _in_order(found, len(documents))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -79,6 +79,8 @@ def _first(counts: dict[str, Any], names: tuple[str, ...]) -> int | None:
 
 
 def _count(value: object) -> int | None:
+    if type(value) is int:
+        return value if 0 <= value <= MAX_TOKENS else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     # The bound first: NaN is below no number, and an integer may be too large to be a float.

@@ -6,8 +6,8 @@ Pure; any thread. What decodes gives a block of shape (texts, dimensions), float
 # Measured per vector of 1,024 floats, 64 in an answer, from the body to the block: base64 by msgspec 4 us, by
 # `json` and `binascii` 17; lists of floats by msgspec 55, by `json` 350; simdjson reads lists in 28, but no
 # base64. So msgspec is the one extra, and the standard library the way that always works. Bytes in the answer
-# itself, as vLLM can give them, cost 0.1. The thread of libcurl reads base64 in 1.4, with AVX2 in 0.3. Lists of
-# floats make no objects: the kernel takes them out of the text, in LISTS_US.
+# itself, as vLLM can give them, cost 0.1. The thread of libcurl reads base64 in 1.4, with AVX2 in 0.3. The
+# kernel takes lists of floats out of the text without an object for each number: LISTS_US.
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pillarbox.clients.json_text import decode_json
 from pillarbox.clients.openai_api import AnswerError
 from pillarbox.clients.usage_fields import tokens_in
 from pillarbox.kernel.number_lists import take_number_lists
@@ -83,9 +84,6 @@ if msgspec is not None:
 
     _decode_answer = msgspec.json.Decoder(_Answer).decode
     _decode_lists = msgspec.json.Decoder(list[list[float]]).decode
-    _decode_any = msgspec.json.decode
-
-    encode_json = msgspec.json.encode
 
     def _read_openai(body: bytes) -> _Found:
         answer = _decode_answer(body)
@@ -93,11 +91,7 @@ if msgspec is not None:
         return _found_in([item.embedding for item in items], [item.index for item in items], answer.usage)
 
 else:
-    _decode_lists = _decode_any = json.loads
-
-    def encode_json(value: object) -> bytes:
-        """`value` as JSON in UTF-8."""
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    _decode_lists = json.loads
 
     def _read_openai(body: bytes) -> _Found:
         found = _found_openai(json.loads(body))
@@ -155,7 +149,7 @@ def decode_found(body: bytes, texts: int, find: Callable[[Any], tuple[Any, int |
     def found(answer: Any) -> _Found:
         return _Found(*find(answer))
 
-    return _decoded(body, texts, found, lambda body: found(_decode_any(body)), "one of embeddings")
+    return _decoded(body, texts, found, lambda body: found(decode_json(body)), "one of embeddings")
 
 
 def _decoded(
@@ -186,7 +180,7 @@ def _decoded(
 
 
 class _Row:
-    """A list of numbers that was taken out of an answer. It is no list: who looks into one sees no numbers."""
+    """A list of numbers that was taken out of an answer. Nothing can look into one."""
 
     __slots__ = ("place",)
 

@@ -45,7 +45,7 @@ def test_vectors_are_read_from_whole_answers_and_nothing_beyond_damaged_ones(san
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("sanitizer", ["-O2", pytest.param(ASAN, marks=pytest.mark.slow)])
-def test_numbers_of_lists_are_those_of_the_c_library_and_nothing_is_read_beyond_a_text(
+def test_numbers_of_lists_are_those_of_c_and_nothing_is_read_beyond_a_text(
     sanitizer: str,
 ) -> None:
     done = run(compiled("number_lists_fuzz", sanitizer))

@@ -167,7 +167,7 @@ class ServiceLimitsPolicy(CallPolicy):
 
     def use(self, calls: Sequence[Call], usage: Usage) -> None:
         """Count the tokens that a call has used against what was reserved for it."""
-        if not self._learns:
+        if not self._learns or (self._load.limiter is None and not self._pools):
             return
         used = usage.input_tokens, usage.output_tokens, usage.tokens
         units, limiter, pool = self._load.units_in(calls), self._load.limiter, self._pool_of(calls)

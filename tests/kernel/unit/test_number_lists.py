@@ -1,4 +1,4 @@
-"""Lists of numbers that are taken out of JSON: the numbers are those of a reader of doubles, cut to float32."""
+"""Lists of numbers taken out of JSON: the numbers are those of a reader of doubles, cut to float32."""
 
 from __future__ import annotations
 

@@ -1,0 +1,43 @@
+"""JSON of requests and answers, by msgspec where it is installed. Pure; any thread."""
+
+# A question with a schema of an answer, per call: msgspec writes it in ENCODE_US us and reads the reply in
+# DECODE_US, `json` in JSON_ENCODE_US and JSON_DECODE_US. What only one of the two takes is left to `json`.
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+try:
+    import msgspec
+except ModuleNotFoundError:
+    msgspec = None  # type: ignore[assignment]
+
+
+def _written(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+if msgspec is not None:
+    _encode, _decode = msgspec.json.encode, msgspec.json.decode
+
+    def encode_json(value: object) -> bytes:
+        """The JSON of a value, in UTF-8. Raises TypeError and ValueError, for half characters as well."""
+        try:
+            return _encode(value)
+        except UnicodeEncodeError:
+            raise
+        except (TypeError, ValueError, OverflowError):
+            # A name that is None, among others.
+            return _written(value)
+
+    def decode_json(text: bytes) -> Any:
+        """The value of a text of JSON in UTF-8. Raises ValueError and RecursionError."""
+        try:
+            return _decode(text)
+        except ValueError:
+            # Half characters, NaN, numbers beyond float64, a byte order mark; or it is no JSON.
+            return json.loads(text)
+
+else:
+    encode_json, decode_json = _written, json.loads
