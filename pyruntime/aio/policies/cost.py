@@ -65,7 +65,8 @@ class CostPolicy(CallPolicy):
         knows_cost: `usage` says what it cost, not only its tokens. Of a hedge its rows have the cost, and the
         endpoint that has answered it the tokens.
         """
-        rows = [call.hedges or call for call in calls]
+        # All calls of a batch hedge, or none.
+        rows = calls if calls[0].hedges is None else [call.hedges or call for call in calls]
         self._meter.gen_ai.ended(usage, seconds, rows[0])
         if self._hook is not None:
             self._use(calls, usage)
