@@ -51,7 +51,9 @@ def under_openai_names(
     """
     if not isinstance(usage, dict):
         return None
-    details = {"cached_tokens": usage.get(kept), "written_tokens": usage.get(written)}
+    in_cache, to_cache = usage.get(kept), usage.get(written)
+    has_details = in_cache is not None or to_cache is not None
+    details = {"cached_tokens": in_cache, "written_tokens": to_cache} if has_details else None
     return {
         "prompt_tokens": _sum(usage, asked),
         "completion_tokens": _sum(usage, answered),
@@ -61,8 +63,16 @@ def under_openai_names(
 
 
 def _sum(counts: dict[str, Any], names: tuple[str, ...]) -> int | None:
-    found = [_count(value) for name in names if (value := counts.get(name)) is not None]
-    return None if not found or None in found else sum(each or 0 for each in found)
+    total = None
+    for name in names:
+        value = counts.get(name)
+        if value is None:
+            continue
+        count = _count(value)
+        if count is None:
+            return None
+        total = count if total is None else total + count
+    return total
 
 
 def _first(counts: dict[str, Any], names: tuple[str, ...]) -> int | None:
