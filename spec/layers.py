@@ -393,7 +393,8 @@ ABOVE = {
         "row_digests", "stream_identity",
     ),
     "results on Spark": in_folder(
-        "spark", "missing_values", "results", "disconnect", "source_rows", "texts", "pipeline_refusals"
+        "spark", "missing_values", "results", "disconnect", "source_rows", "texts", "pipeline_refusals",
+        "unprofiled_planning",
     ),
     "the identity of rows": (
         *in_folder("spark", "ledger_keys", "skipped_rows"),
