@@ -376,6 +376,7 @@ ABOVE = {
     "the clients": in_folder(
         "clients",
         "chat", "cached_tokens", "rests", "languages", "rerank", "images", "images_by_content",
+        "stated_costs",
     ),
     "the models": in_folder("models", "local_embeddings", "kinds", "device", "notes", "served"),
     "tables without Spark": in_folder("spark", "local_frames"),

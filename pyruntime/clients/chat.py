@@ -61,7 +61,7 @@ from pillarbox.clients.openai_api import (
     request_urls,
 )
 from pillarbox.clients.presets import ChatPresets
-from pillarbox.clients.prices import Price, ReplyTokens, check_max_cost, check_prices
+from pillarbox.clients.prices import Price, ReplyTokens, StatedCosts, check_max_cost, check_prices
 from pillarbox.clients.replies import (
     ErrorInReply,
     NoReply,
@@ -135,11 +135,13 @@ class _Reply(NamedTuple):
 class _Learned:
     """Facts about a service that its answers taught; shared by the calls of one client in one process.
 
-    forms: by address, the form to ask in. has_told: it was said that tokens are not known.
+    forms: by address, the form to ask in. has_told: it was said that tokens are not known. stated: what the
+    service says of costs.
     """
 
     forms: dict[str, Forms] = field(default_factory=dict)
     has_told: bool = False
+    stated: StatedCosts = field(default_factory=StatedCosts)
 
 
 @naming_arguments
@@ -164,7 +166,8 @@ class Chat(ChatPresets, Client):
         first that works.
     repairs: repeats of a row, at most, for an answer that does not fit, with the error in the request.
         They are calls like others, but do not count against `retry`, which decides after the last.
-    prices: a `Price` by the name of each model: the cost of calls, for `Budget(max_cost=...)`.
+    prices: a `Price` by the name of each model: the cost of calls, for `Budget(max_cost=...)`. Without, it is
+        what a LiteLLM proxy states in its answers.
     key: a `Secret`, sent in the header of the language, as Azure's `api-key`, or as a bearer token.
     api: "openai" (OpenAI, vLLM, llama.cpp, LiteLLM and others), or "azure". api_version: for Azure.
     language: of requests and replies: "openai" for chat completions, "responses" for OpenAI's Responses,
@@ -455,9 +458,9 @@ class Chat(ChatPresets, Client):
             raise self._no_completion(url, response, None) from None
         if beside is not None:
             # What failed is not paid for, unless it is counted.
-            counted = None if language.usage(reply) is None else self._usage(url, reply, choice)
+            counted = None if language.usage(reply) is None else self._usage(url, response, reply, choice)
             raise _error_in_reply(url, response, beside, counted)
-        usage = self._usage(url, reply, choice)
+        usage = self._usage(url, response, reply, choice)
         try:
             text = text_of(choice, usage, language.enough_tokens)
         except (LookupError, TypeError, AttributeError):
@@ -502,8 +505,13 @@ class Chat(ChatPresets, Client):
         error.usage = usage
         return error
 
-    def _usage(self, url: str, reply: Mapping[str, Any], choice: Mapping[str, Any]) -> Usage:
-        """The usage of a reply, by the service's counts of tokens and the table of prices."""
+    def _usage(
+        self, url: str, response: Response, reply: Mapping[str, Any], choice: Mapping[str, Any]
+    ) -> Usage:
+        """The usage of a reply, by the service's counts of tokens and the table of prices.
+
+        Without a table, the cost is the one that a proxy states.
+        """
         language = self._made.language
         counts = language.usage(reply)
         message = choice.get("message")
@@ -512,7 +520,11 @@ class Chat(ChatPresets, Client):
         price = self.prices.get(str(model)) or self.prices.get(self.model)
         cost, unknown = 0.0, None
         if price is None:
-            unknown = f"Chat has no price of {self.model!r}: give prices, or Budget(usage=...)"
+            stated, unknown = self._learned.stated.of(without_query(url), response.headers)
+            if stated is not None:
+                cost = stated
+            elif unknown is None:
+                unknown = f"Chat has no price of {self.model!r}: give prices, or Budget(usage=...)"
         else:
             known = tokens.cost(price)
             cost = known if known is not None else tokens.least_cost(price)
