@@ -48,7 +48,7 @@ from pillarbox.clients.images import (
     release_frames,
     without_quotes,
 )
-from pillarbox.clients.language import Language, language_of
+from pillarbox.clients.language import Language, language_of, merged
 from pillarbox.clients.late_address import LateAddress
 from pillarbox.clients.openai_api import (
     AZURE_PROVIDER,
@@ -326,6 +326,8 @@ class Chat(ChatPresets, Client):
             told["asked"] = [[json.dumps(fields), first.instruction]]
         if self._made.images is not None:
             told["images"] = [*self._made.images.names]
+            if self._made.images.detail is not None:
+                told["detail"] = self._made.images.detail
         return told if language.name == "openai" else {**told, "language": language.name}
 
     # -- answers ---------------------------------------------------------------------------------------------
@@ -434,7 +436,9 @@ class Chat(ChatPresets, Client):
         language = self._made.language
         if images.images:
             messages = _with_images(messages, images, language)
-        body = language.body(self.model, messages, NO_FIELDS if form is None else form.fields, self.body)
+        body = language.body(
+            self.model, messages, NO_FIELDS if form is None else form.fields, self._made.body
+        )
         sent = whole_text(
             "prompt", json.dumps(body, separators=(",", ":"), ensure_ascii=False), self.http.surrogates
         )
@@ -564,10 +568,14 @@ class _Made:
 
     def __init__(self, chat: Chat) -> None:
         self.prompt = Prompt(chat.prompt)
-        self.images = images_of(chat.images, self.prompt.names)
+        language = language_of(chat.language)
+        self.images = images_of(chat.images, self.prompt.names, language.name, language.details)
+        self.body = chat.body
+        if self.images is not None:
+            self.body = merged(language.detail_fields.get(self.images.detail or "", {}), chat.body)
         self.fields = self.prompt.names + (() if self.images is None else self.images.names)
         self.answer = None if chat.answer is None else Answer(chat.answer)
-        self.language = language = language_of(chat.language)
+        self.language = language
         self.forms: list[Form] = []
         if self.answer is not None:
             self.forms = forms_of(language.forms(self.answer), chat.structure, language.name)
