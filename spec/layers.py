@@ -378,7 +378,9 @@ ABOVE = {
         "chat", "cached_tokens", "rests", "languages", "rerank", "images", "images_by_content",
         "stated_costs",
     ),
-    "the models": in_folder("models", "local_embeddings", "kinds", "device", "notes", "served"),
+    "the models": in_folder(
+        "models", "local_embeddings", "kinds", "device", "notes", "served", "served_launch"
+    ),
     "tables without Spark": in_folder("spark", "local_frames"),
     "the tokens": (
         *in_folder("clients", "chunks", "tokenizers", "long_texts"),

@@ -64,7 +64,7 @@ class ModelSpec:
 
     @property
     def identity(self) -> Hashable:
-        """A value that is equal for the same model: a function that each job brings anew counts by its contents."""
+        """Value that is equal for the same model; a function that travels by value counts by its contents."""
         digest = None if isinstance(self.kind, str) else _contents_of(self.kind)
         return self if digest is None else replace(self, kind=digest)
 
