@@ -381,7 +381,7 @@ ABOVE = {
     "the models": in_folder(
         "models", "local_embeddings", "kinds", "device", "notes", "served", "served_launch"
     ),
-    "tables without Spark": in_folder("spark", "local_frames"),
+    "tables without Spark": in_folder("spark", "local_frames", "large_columns"),
     "the tokens": (
         *in_folder("clients", "chunks", "tokenizers", "long_texts"),
         *in_folder("spark", "token_columns"),
