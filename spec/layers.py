@@ -376,10 +376,12 @@ ABOVE = {
     "the clients": in_folder(
         "clients",
         "chat", "cached_tokens", "rests", "languages", "rerank", "images", "images_by_content",
-        "forms_of_vectors", "number_lists",
+        "forms_of_vectors", "number_lists", "stated_costs",
     ),
-    "the models": in_folder("models", "local_embeddings", "kinds", "device", "notes", "served"),
-    "tables without Spark": in_folder("spark", "local_frames"),
+    "the models": in_folder(
+        "models", "local_embeddings", "kinds", "device", "notes", "served", "served_launch"
+    ),
+    "tables without Spark": in_folder("spark", "local_frames", "large_columns"),
     "the tokens": (
         *in_folder("clients", "chunks", "tokenizers", "long_texts"),
         *in_folder("spark", "token_columns"),
@@ -394,7 +396,8 @@ ABOVE = {
         "row_digests", "stream_identity",
     ),
     "results on Spark": in_folder(
-        "spark", "missing_values", "results", "disconnect", "source_rows", "texts", "pipeline_refusals"
+        "spark", "missing_values", "results", "disconnect", "source_rows", "texts", "pipeline_refusals",
+        "unprofiled_planning",
     ),
     "the identity of rows": (
         *in_folder("spark", "ledger_keys", "skipped_rows"),

@@ -49,7 +49,7 @@ from pillarbox.clients.images import (
     without_quotes,
 )
 from pillarbox.clients.json_text import decode_json, encode_json
-from pillarbox.clients.language import Language, language_of
+from pillarbox.clients.language import Language, language_of, merged
 from pillarbox.clients.late_address import LateAddress
 from pillarbox.clients.openai_api import (
     AZURE_PROVIDER,
@@ -62,7 +62,7 @@ from pillarbox.clients.openai_api import (
     request_urls,
 )
 from pillarbox.clients.presets import ChatPresets
-from pillarbox.clients.prices import Price, ReplyTokens, check_max_cost, check_prices
+from pillarbox.clients.prices import Price, ReplyTokens, StatedCosts, check_max_cost, check_prices
 from pillarbox.clients.replies import (
     ErrorInReply,
     NoReply,
@@ -137,12 +137,14 @@ class _Learned:
     """Facts about a service that its answers taught; shared by the calls of one client in one process.
 
     forms: by address, the form to ask in. has_told: it was said that tokens are not known. checked: the text
-    of the last reply that fits, and its answer, which is given out once.
+    of the last reply that fits, and its answer, which is given out once. stated: what the service says of
+    costs.
     """
 
     forms: dict[str, Forms] = field(default_factory=dict)
     has_told: bool = False
     checked: tuple[str, Any] | None = None
+    stated: StatedCosts = field(default_factory=StatedCosts)
 
 
 @naming_arguments
@@ -167,7 +169,8 @@ class Chat(ChatPresets, Client):
         first that works.
     repairs: repeats of a row, at most, for an answer that does not fit, with the error in the request.
         They are calls like others, but do not count against `retry`, which decides after the last.
-    prices: a `Price` by the name of each model: the cost of calls, for `Budget(max_cost=...)`.
+    prices: a `Price` by the name of each model: the cost of calls, for `Budget(max_cost=...)`. Without, it is
+        what a LiteLLM proxy states in its answers.
     key: a `Secret`, sent in the header of the language, as Azure's `api-key`, or as a bearer token.
     api: "openai" (OpenAI, vLLM, llama.cpp, LiteLLM and others), or "azure". api_version: for Azure.
     language: of requests and replies: "openai" for chat completions, "responses" for OpenAI's Responses,
@@ -326,6 +329,8 @@ class Chat(ChatPresets, Client):
             told["asked"] = [[json.dumps(fields), first.instruction]]
         if self._made.images is not None:
             told["images"] = [*self._made.images.names]
+            if self._made.images.detail is not None:
+                told["detail"] = self._made.images.detail
         return told if language.name == "openai" else {**told, "language": language.name}
 
     # -- answers ---------------------------------------------------------------------------------------------
@@ -440,7 +445,9 @@ class Chat(ChatPresets, Client):
         language = self._made.language
         if images.images:
             messages = _with_images(messages, images, language)
-        body = language.body(self.model, messages, NO_FIELDS if form is None else form.fields, self.body)
+        body = language.body(
+            self.model, messages, NO_FIELDS if form is None else form.fields, self._made.body
+        )
         try:
             content = encode_json(body)
         except UnicodeEncodeError:
@@ -465,9 +472,9 @@ class Chat(ChatPresets, Client):
             raise self._no_completion(url, response, None) from None
         if beside is not None:
             # What failed is not paid for, unless it is counted.
-            counted = None if language.usage(reply) is None else self._usage(url, reply, choice)
+            counted = None if language.usage(reply) is None else self._usage(url, response, reply, choice)
             raise _error_in_reply(url, response, beside, counted)
-        usage = self._usage(url, reply, choice)
+        usage = self._usage(url, response, reply, choice)
         try:
             text = text_of(choice, usage, language.enough_tokens)
         except (LookupError, TypeError, AttributeError):
@@ -512,8 +519,13 @@ class Chat(ChatPresets, Client):
         error.usage = usage
         return error
 
-    def _usage(self, url: str, reply: Mapping[str, Any], choice: Mapping[str, Any]) -> Usage:
-        """The usage of a reply, by the service's counts of tokens and the table of prices."""
+    def _usage(
+        self, url: str, response: Response, reply: Mapping[str, Any], choice: Mapping[str, Any]
+    ) -> Usage:
+        """The usage of a reply, by the service's counts of tokens and the table of prices.
+
+        Without a table, the cost is the one that a proxy states.
+        """
         language = self._made.language
         counts = language.usage(reply)
         message = choice.get("message")
@@ -523,7 +535,11 @@ class Chat(ChatPresets, Client):
         price = self.prices.get(str(model)) or self.prices.get(self.model)
         cost, unknown = 0.0, None
         if price is None:
-            unknown = self._made.has_no_price
+            stated, unknown = self._learned.stated.of(url, response.headers)
+            if stated is not None:
+                cost = stated
+            elif unknown is None:
+                unknown = self._made.has_no_price
         else:
             known = tokens.cost(price)
             cost = known if known is not None else tokens.least_cost(price)
@@ -556,10 +572,14 @@ class _Made:
 
     def __init__(self, chat: Chat) -> None:
         self.prompt = Prompt(chat.prompt)
-        self.images = images_of(chat.images, self.prompt.names)
+        language = language_of(chat.language)
+        self.images = images_of(chat.images, self.prompt.names, language.name, language.details)
+        self.body = chat.body
+        if self.images is not None:
+            self.body = merged(language.detail_fields.get(self.images.detail or "", {}), chat.body)
         self.fields = self.prompt.names + (() if self.images is None else self.images.names)
         self.answer = None if chat.answer is None else Answer(chat.answer)
-        self.language = language = language_of(chat.language)
+        self.language = language
         self.provider = AZURE_PROVIDER if chat.api == "azure" else language.provider
         self.has_no_price = f"Chat has no price of {chat.model!r}: give prices, or Budget(usage=...)"
         self.forms: list[Form] = []

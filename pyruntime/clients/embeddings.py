@@ -72,7 +72,7 @@ from pillarbox.clients.openai_api import (
     request_urls,
 )
 from pillarbox.clients.presets import EmbeddingPresets
-from pillarbox.clients.prices import Price, check_max_cost, check_prices
+from pillarbox.clients.prices import Price, StatedCosts, check_max_cost, check_prices
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.texts import TextTooLong, empty_text, texts_of
 from pillarbox.clients.tokenizer_loading import told_tokenizer
@@ -115,8 +115,8 @@ class _Learned:
 
     endpoints: what is known of each address. length: of all vectors. agreement, agree: the name
     under which tasks agree on it, and how; None once that is done. tokens, characters: of all texts for
-    which it counted. cost: of these tokens. is_unknown: an answer had no count, and that was said.
-    suggests: the operator was told how many rows to call with.
+    which it counted. cost: of all requests. is_unknown: an answer had no count, and that was said.
+    suggests: the operator was told how many rows to call with. stated: what the service says of costs.
     """
 
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
@@ -128,6 +128,7 @@ class _Learned:
     cost: float = 0.0
     is_unknown: bool = False
     suggests: bool = False
+    stated: StatedCosts = field(default_factory=StatedCosts)
 
 
 @naming_arguments
@@ -341,7 +342,7 @@ class Embeddings(EmbeddingPresets, Client):
 
     @property
     def cost(self) -> float:
-        """The cost of these tokens by the prices of `with_prices`; 0 without."""
+        """The cost of these tokens by the prices of `with_prices`; without, as a LiteLLM proxy states it."""
         return self._learned.cost
 
     def tokens_of(self, text: str | None) -> float:
@@ -513,7 +514,8 @@ class Embeddings(EmbeddingPresets, Client):
             raise errors[0]
         if not blocks:
             if (call := running_call()) is not None:
-                call.bill_request(Usage(), 0.0, knows_cost=bool(self.prices))
+                # Nothing was sent.
+                call.bill_request(Usage(), 0.0, knows_cost=True)
             return np.empty((0, self.dimensions or 0), np.float32), errors
         whole = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
         for each in rows_not_finite(whole):
@@ -684,16 +686,29 @@ class Embeddings(EmbeddingPresets, Client):
             if (told := error_of(url, response)) is not None:
                 sizes.refused(texts, len(body), told)
                 raise told from None
-            self._bill(call, texts, error.tokens, perf_counter() - began)
+            self._bill(call, url, response, texts, error.tokens, perf_counter() - began)
             raise AnswerError(f"{without_query(url)}: {error}") from None
         sizes.accepted(texts, len(body))
         endpoint.counts_plainly = self._language.has_openai_form and vectors.counts_plainly
-        self._bill(call, texts, vectors.tokens, perf_counter() - began)
+        self._bill(call, url, response, texts, vectors.tokens, perf_counter() - began)
         return vectors
 
-    def _bill(self, call: CurrentCall | None, texts: list[str], tokens: int | None, seconds: float) -> None:
+    def _bill(
+        self,
+        call: CurrentCall | None,
+        url: str,
+        response: Response,
+        texts: list[str],
+        tokens: int | None,
+        seconds: float,
+    ) -> None:
         """Count what a request used, which took so long, and tell the call of the operator that made it."""
-        price, cost, learned = self.prices.get(self.model), 0.0, self._learned
+        price, learned = self.prices.get(self.model), self._learned
+        cost: float | None
+        if price is None:
+            cost, unknown = learned.stated.of(url, response.headers)
+        else:
+            cost, unknown = None if tokens is None else price.cost(tokens), None
         if tokens is None and not learned.is_unknown:
             learned.is_unknown = True
             log.log(
@@ -703,21 +718,20 @@ class Embeddings(EmbeddingPresets, Client):
                 UNKNOWN_COST,
             )
         if tokens is not None:
-            cost = 0.0 if price is None else price.cost(tokens)
             learned.tokens += tokens
             learned.characters += sum(map(len, texts))
-            learned.cost += cost
+        learned.cost += cost or 0.0
         if call is not None:
             usage = Usage(
-                cost,
+                cost or 0.0,
                 input_tokens=tokens or 0,
                 model=self.model or None,
                 operation="embeddings",
                 provider=AZURE_PROVIDER if self.api == "azure" else self._language.provider,
-                unknown_cost=UNKNOWN_COST if tokens is None else None,
+                unknown_cost=unknown or (UNKNOWN_COST if tokens is None and cost is None else None),
             )
             # Of a service that does not count nobody knows it.
-            call.bill_request(usage, seconds, knows_cost=price is not None and tokens is not None)
+            call.bill_request(usage, seconds, knows_cost=cost is not None)
 
     def _body_of(self, texts: list[str], encoding: str) -> bytes:
         asked = Asked(encoding, self.dimensions, self.input_type, self.long_texts == "truncate")

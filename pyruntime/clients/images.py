@@ -25,16 +25,24 @@ import secrets
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-from pillarbox.validate import check_positive_int, check_text, naming_arguments
+from pillarbox.validate import check_choice, check_positive_int, check_text, naming_arguments
 
 MAX_IMAGE_BYTES = 20_000_000
 """Bytes of one image unless the user says others: no service of those that are known takes much more."""
 PNG, JPEG, GIF, WEBP, PDF = "image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"
+HEIC, HEIF, AVIF = "image/heic", "image/heif", "image/avif"
 IMAGE_TYPES = frozenset({PNG, JPEG, GIF, WEBP})
-"""Types that are recognised, beside PDF."""
+"""Types of images that nearly each service takes."""
+BRANDS = {
+    **dict.fromkeys((b"heic", b"heix", b"heim", b"heis"), HEIC),
+    **dict.fromkeys((b"avif", b"avis"), AVIF),
+    **dict.fromkeys((b"mif1", b"mif2"), HEIF),
+}
+"""The types of files in the form of ISO media, by the brand that their first box names."""
+DETAILS = ("low", "high", "auto")
 SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", PNG),
     (b"\xff\xd8\xff", JPEG),
@@ -79,6 +87,8 @@ class Images:
     columns: names of columns of binary values or of addresses (http, https, data), or of arrays of these.
     max_bytes: of one image, at most; a row with a larger one fails, and is not sent.
     tokens: that one image takes of a model, as an estimate of yours: `estimate_cost` mentions it.
+    detail: how closely the model looks, "low", "high" or "auto", where the language has it: low takes fewer
+        tokens. None for what the service does by itself.
 
         >>> from pillarbox.clients import Chat, Images
         >>> photos = Images(["photo"], max_bytes=5_000_000)
@@ -92,6 +102,7 @@ class Images:
     columns: str | Sequence[str]
     max_bytes: int = MAX_IMAGE_BYTES
     tokens: int | None = None
+    detail: Literal["low", "high", "auto"] | None = None
 
     def __post_init__(self) -> None:
         names = [self.columns] if isinstance(self.columns, str) else self.columns
@@ -106,6 +117,8 @@ class Images:
         check_positive_int("max_bytes", self.max_bytes)
         if self.tokens is not None:
             check_positive_int("tokens", self.tokens)
+        if self.detail is not None:
+            check_choice("detail", self.detail, DETAILS)
         object.__setattr__(self, "columns", tuple(names))
 
     @property
@@ -114,10 +127,10 @@ class Images:
         return tuple(self.columns)
 
 
-def images_of(given: object, prompt: Sequence[str]) -> Images | None:
+def images_of(given: object, prompt: Sequence[str], language: str, details: Sequence[str]) -> Images | None:
     """The option `images` of a client as `Images`. Raises TypeError and ValueError.
 
-    prompt: the columns that the text of the question has.
+    prompt: the columns that the text of the question has. language: its name. details: that it has.
     """
     if given is None:
         return None
@@ -131,6 +144,12 @@ def images_of(given: object, prompt: Sequence[str]) -> Images | None:
             f"images={list(found.names)}: {', '.join(both)} stands in the prompt too, as a text; take the "
             "braces out of the prompt"
         )
+    if found.detail is not None and found.detail not in details:
+        known = f"has {', '.join(map(repr, details))}" if details else "has no such option"
+        raise ValueError(
+            f"images: detail={found.detail!r}: language={language!r} {known}; leave detail out, and for "
+            "fewer tokens make the images smaller"
+        )
     return found
 
 
@@ -138,12 +157,13 @@ class Image(NamedTuple):
     """An image or a file as a `Language` describes it in a request.
 
     type: such as "image/png" or "application/pdf"; None for an address. data: what stands for its base64.
-    url: the address; None for an image that is sent itself.
+    url: the address; None for an image that is sent itself. detail: as in `Images`.
     """
 
     type: str | None
     data: str
     url: str | None = None
+    detail: str | None = None
 
     @property
     def is_file(self) -> bool:
@@ -196,10 +216,10 @@ def attached(
             column = f"{name}[{place}]" if several else name
             found = _image_of(column, each, options.max_bytes, types, schemes)
             if isinstance(found, Image):
-                images.append(found)
+                images.append(found._replace(detail=options.detail))
             else:
                 kind, content = found
-                images.append(Image(kind, f"{_MARK}{len(contents)};"))
+                images.append(Image(kind, f"{_MARK}{len(contents)};", detail=options.detail))
                 contents.append(content)
     return Attached(tuple(images), tuple(contents))
 
@@ -277,9 +297,22 @@ def type_of(content: Content) -> str | None:
             return kind
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
         return WEBP
+    if head[4:8] == b"ftyp":
+        return _type_of_brands(head)
     if head.removeprefix(BYTE_ORDER_MARK).lstrip(b"\t\n\r ").startswith(b"%PDF-"):
         return PDF
     return None
+
+
+def _type_of_brands(head: bytes) -> str | None:
+    """The type of an image in the form of ISO media, HEIC, HEIF or AVIF; None for a film."""
+    own = BRANDS.get(head[8:12])
+    if own != HEIF:
+        return own
+    # A file of the general brand says behind it, with its version between, which codings it has.
+    end = min(int.from_bytes(head[:4], "big"), len(head))
+    others = {BRANDS.get(head[at : at + 4]) for at in range(16, end - 3, 4)}
+    return next((kind for kind in (AVIF, HEIC) if kind in others), HEIF)
 
 
 def encoded_bytes(options: Images, values: Mapping[str, Any]) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from pillarbox.clients.answers import Answer
-from pillarbox.clients.images import IMAGE_TYPES, PDF, Image
+from pillarbox.clients.images import DETAILS, IMAGE_TYPES, PDF, Image
 from pillarbox.clients.named_languages import language_named
 from pillarbox.clients.structure import Form, forms_by
 
@@ -58,8 +58,9 @@ class Language:
     base URL; `{model}` is the model. provider: the service's name for OpenTelemetry. key_header: the header
     of the key, "bearer" for a bearer token. headers: of each request. own_fields: fields of a body that the
     client sets. enough_tokens: how a user allows a longer reply, for an error. media_types: types of images
-    and files that the service takes. url_schemes: of addresses of images. text_part: fields of a part with
-    `text` beside images. Any thread.
+    and files that the service takes. url_schemes: of addresses of images. details: values of
+    `Images(detail=...)` that it has. detail_fields: fields of the body for those that no part of a message
+    says. text_part: fields of a part with `text` beside images. Any thread.
     """
 
     name: str = "openai"
@@ -72,6 +73,8 @@ class Language:
     enough_tokens: str = "body={'max_tokens': 2_000}"
     media_types: frozenset[str] = IMAGE_TYPES | {PDF}
     url_schemes: tuple[str, ...] = ("https", "http")
+    details: tuple[str, ...] = DETAILS
+    detail_fields: Mapping[str, Fields] = {}
     text_part: Mapping[str, str] = {"type": "text"}
 
     def forms(self, answer: Answer) -> list[Form]:
@@ -109,7 +112,8 @@ class Language:
         """The part of a message that is an image or a file."""
         if image.is_file:
             return {"type": "file", "file": {"filename": FILE_NAME, "file_data": image.address}}
-        return {"type": "image_url", "image_url": {"url": image.address}}
+        detail = {} if image.detail is None else {"detail": image.detail}
+        return {"type": "image_url", "image_url": {"url": image.address, **detail}}
 
     def headers_of(self, url: str, body: bytes) -> Mapping[str, str]:
         """The headers of one request beside that of the key: `headers`, and a signature where there is one.

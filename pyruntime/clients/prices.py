@@ -6,16 +6,28 @@ Values; any thread.
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pillarbox.aio.errors import shorten
+from pillarbox.clients.transport import without_query
 from pillarbox.clients.usage_fields import count_in, tokens_in
+from pillarbox.redaction import redacted
 from pillarbox.validate import check_number, naming_arguments
 
+log = logging.getLogger("pillarbox")
+
+COST_HEADER = "x-litellm-response-cost"
+"""The header in which a LiteLLM proxy says what a call has cost, in US dollars."""
+COST_WORD = COST_HEADER.encode()
+MAX_STATED_COST = 1e6
+"""The highest cost of one call that is believed."""
 TOKENS_OF_PRICES = 1e6
 """Tokens to which prices refer."""
 LITELLM_NAMES = {
@@ -25,6 +37,8 @@ LITELLM_NAMES = {
     "cache_write": "cache_creation_input_token_cost",
 }
 """The names of prices, of one token each, in LiteLLM's file."""
+_DECIMAL = re.compile(r"[0-9]{1,30}(\.[0-9]{0,30})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
+"""A cost as a header may have it: no sign, and no word such as "nan"."""
 
 
 @naming_arguments
@@ -161,6 +175,43 @@ class ReplyTokens(NamedTuple):
     def least_cost(self, price: Price) -> float:
         """The cost of the known counts."""
         return price.cost(self.asked or 0, self.answered or 0, self.kept, self.written)
+
+
+class StatedCosts:
+    """The costs that a proxy states beside its answers, for a client without prices.
+
+    Says once that one cannot be read. Confined to the thread of the client's calls; pickled it is a new one.
+    """
+
+    __slots__ = ("_has_told",)
+
+    def __init__(self) -> None:
+        self._has_told = False
+
+    def __reduce__(self) -> tuple[type[StatedCosts], tuple[()]]:
+        return StatedCosts, ()
+
+    def of(self, url: str, headers: Mapping[str, str]) -> tuple[float | None, str | None]:
+        """The cost in the headers of an answer, None if there is none; and why it is unknown, if it is.
+
+        url: that of the request, for the log.
+        """
+        # Most services name none: of theirs no header is parsed.
+        mention = getattr(headers, "mention", None)
+        if mention is not None and not mention(COST_WORD):
+            return None, None
+        stated = headers.get(COST_HEADER)
+        if stated is None:
+            return None, None
+        if _DECIMAL.fullmatch(stated) and (cost := float(stated)) <= MAX_STATED_COST:
+            return cost, None
+        unknown = (
+            f"{without_query(url)} states a cost that is none ({COST_HEADER}: {shorten(redacted(stated))})"
+        )
+        if not self._has_told:
+            self._has_told = True
+            log.warning("%s: it counts as 0; said once", unknown)
+        return None, f"{unknown}: give prices"
 
 
 def check_prices(prices: object, model: str, *, needs_output: bool) -> None:

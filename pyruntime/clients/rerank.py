@@ -26,10 +26,10 @@ from pillarbox.clients.fields import plain_value, values_by_name, whole_text
 from pillarbox.clients.json_text import decode_json, encode_json
 from pillarbox.clients.late_address import LateAddress
 from pillarbox.clients.openai_api import AnswerError, check_base_url, checked_body, error_of, request_urls
-from pillarbox.clients.prices import Price, check_max_cost, check_prices
+from pillarbox.clients.prices import Price, StatedCosts, check_max_cost, check_prices
 from pillarbox.clients.rerank_language import RerankLanguage, rerank_language_of
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
-from pillarbox.clients.transport import Http, without_query
+from pillarbox.clients.transport import Http, Response, without_query
 from pillarbox.validate import check_positive_int, check_text, naming_arguments
 
 UNKNOWN_COST = "the service does not say what its scores cost"
@@ -86,6 +86,7 @@ class Rerank(Client):
     _connections: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _language: RerankLanguage = field(init=False, repr=False, compare=False)
     _urls: Any = field(default=None, init=False, repr=False, compare=False)
+    _stated: StatedCosts = field(default_factory=StatedCosts, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         language = rerank_language_of(self.api)
@@ -163,7 +164,8 @@ class Rerank(Client):
             for place, score in zip(places, found, strict=True):
                 scores[place] = score
         if not sent and (call := running_call()) is not None:
-            call.bill_request(Usage(), 0.0, knows_cost=bool(self.prices))
+            # Nothing was sent.
+            call.bill_request(Usage(), 0.0, knows_cost=True)
         return scores
 
     def _text(self, name: str, value: object) -> str:
@@ -192,22 +194,27 @@ class Rerank(Client):
             scores = _in_order(found, len(documents))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise AnswerError(f"{without_query(url)}: the answer is not one of scores: {error}") from None
-        self._bill(tokens, self.prices.get(self.model), perf_counter() - began)
+        self._bill(url, response, tokens, perf_counter() - began)
         return scores
 
-    def _bill(self, tokens: int | None, price: Price | None, seconds: float) -> None:
-        call = running_call()
+    def _bill(self, url: str, response: Response, tokens: int | None, seconds: float) -> None:
+        call, price = running_call(), self.prices.get(self.model)
         if call is None:
             return
+        cost: float | None
+        if price is None:
+            cost, unknown = self._stated.of(url, response.headers)
+        else:
+            cost, unknown = None if tokens is None else price.cost(tokens), None
         usage = Usage(
-            0.0 if price is None or tokens is None else price.cost(tokens),
+            cost or 0.0,
             input_tokens=tokens or 0,
             model=self.model or None,
             operation="rerank",
             provider=self._language.provider,
-            unknown_cost=UNKNOWN_COST if tokens is None else None,
+            unknown_cost=unknown or (UNKNOWN_COST if tokens is None and cost is None else None),
         )
-        call.bill_request(usage, seconds, knows_cost=price is not None and tokens is not None)
+        call.bill_request(usage, seconds, knows_cost=cost is not None)
 
     def _headers(self) -> SecretHeaders:
         return SecretHeaders(self.headers, self.key, self._language.key_header)

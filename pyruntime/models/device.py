@@ -10,9 +10,10 @@ For the thread of the model, but for `device_of_task`, which any thread may call
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pillarbox.ledger.local_folder import close_file
@@ -49,6 +50,21 @@ def stage_of_task() -> str | None:
     """A name of the stage that runs in this process, and of its executor; None outside of a task."""
     task = _task()
     return None if task is None else f"{os.getppid()}-{task.stageId()}"
+
+
+def gpus_of_host(load: Callable[[str], Any] = ctypes.CDLL) -> int:
+    """The GPUs that this process sees, as NVIDIA's driver counts them; 0 where there is none.
+
+    load: gives the driver's library. For the thread of a model that is about to use one.
+    """
+    try:
+        driver = load("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
 
 
 class Seat:

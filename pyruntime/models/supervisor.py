@@ -46,6 +46,10 @@ STOP_TIMEOUT_S = 10.0
 """Seconds that a server has to end after SIGTERM."""
 TAIL_LINES, MAX_LINE_BYTES = 20, 4096
 """Lines that an error shows, and bytes of a line that are kept."""
+PORT_TRIES = 3
+"""Ports that are tried, of those that are free when they are looked for."""
+TOUCH_S = 3600.0
+"""Seconds after which the files are touched: what tidies up temporary files looks at their age."""
 PR_SET_PDEATHSIG = 1
 LISTENS = "0A"
 """The state of a socket in Linux' tables that waits for connections."""
@@ -99,6 +103,8 @@ class Supervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._holders = os.open(os.path.join(self._folder, HOLDERS), os.O_RDWR | os.O_CREAT, 0o600)
         self._port: int = config["port"] or _free_port()
+        self._ports_left = 0 if config["port"] else PORT_TRIES - 1
+        self._touch_at = 0.0
         self._phase = STARTING
         self._was_ready = False
         self._restarts = 0
@@ -109,6 +115,7 @@ class Supervisor:
     def run(self) -> None:
         """Watch until nobody has held the server for a while, and end it."""
         while not self._is_left():
+            self._touch()
             self._step()
             time.sleep(POLL_S)
         # spec: ServedLease!Stop
@@ -130,6 +137,14 @@ class Supervisor:
             return True
         fcntl.flock(self._holders, fcntl.LOCK_UN)
         return False
+
+    def _touch(self) -> None:
+        if time.monotonic() < self._touch_at:
+            return
+        self._touch_at = time.monotonic() + TOUCH_S
+        for name in (HOLDERS, SERVER, ALIVE, STATE, LOG):
+            with suppress(OSError):
+                os.utime(os.path.join(self._folder, name))
 
     def _step(self) -> None:
         if self._phase == FAILED:
@@ -154,6 +169,8 @@ class Supervisor:
                 # Connections of the one that died hold it until their clients close them.
                 self._launch_at = time.monotonic() + 1.0
                 return
+            if self._takes_another_port():
+                return
             self._fail(f"port {self._port} is in use by another program")
             return
         words = {"{port}": str(self._port), "{host}": HOST}
@@ -176,6 +193,16 @@ class Supervisor:
         self._deadline = time.monotonic() + self._config["ready_timeout"]
         self._tell(STARTING)
 
+    def _takes_another_port(self) -> bool:
+        """Go on at another port; False for one that was given, or that clients know, or after several."""
+        if self._was_ready or not self._ports_left:
+            return False
+        self._ports_left -= 1
+        self._end_group()
+        self._port, self._launch_at = _free_port(), 0.0
+        self._tell(STARTING)
+        return True
+
     def _is_healthy(self) -> bool:
         connection = http.client.HTTPConnection(HOST, self._port, timeout=HEALTH_TIMEOUT_S)
         try:
@@ -188,6 +215,8 @@ class Supervisor:
 
     def _ready(self) -> None:
         if (user := stranger_at(self._port)) is not None:
+            if self._takes_another_port():
+                return
             self._fail(f"did not get port {self._port}: a process of user {user} listens there")
             return
         if (address := address_beyond_loopback(self._port)) is not None:
@@ -204,6 +233,9 @@ class Supervisor:
         # spec: ServedLease!Die
         how = f"exited with status {status}" if status >= 0 else f"was ended by signal {-status}"
         self._end_group()
+        if not _is_free(self._port) and self._takes_another_port():
+            # Another program came between the look for a port and the server's start.
+            return
         if not self._was_ready:
             # It would again.
             self._fail(f"{how} before it was ready")

@@ -296,7 +296,7 @@ _abandoned: list[Any] = []
 
 def acquire(spec: ModelSpec, device: str, limits: Limits) -> WorkerModel:
     """The model of this process, of which `release` lets go; its load begins with the first user."""
-    key = spec, device, limits
+    key = spec.identity, device, limits
     with _mutex:
         found = _models.get(key)
         if found is not None and found.failed and not found.users:

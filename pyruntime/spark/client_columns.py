@@ -43,6 +43,7 @@ from pillarbox.ledger import Ledger
 from pillarbox.spark.answer_types import spark_type, value_reader
 from pillarbox.spark.column_functions import check_budget
 from pillarbox.spark.dataframe import map_dataframe
+from pillarbox.spark.large_columns import joined
 from pillarbox.spark.observation import JobProgress
 from pillarbox.spark.operator_plan import check_on_driver, name_of
 from pillarbox.spark.records import array_of_numpy, flags_of
@@ -284,7 +285,7 @@ class _TextEmbedder(AroundClient):
     async def __call__(self, batch: pa.RecordBatch) -> Any:
         columns = [batch.column(name) for name in self._texts]
         parts = [column.drop_null() if column.null_count else column for column in columns]
-        texts = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        texts = joined(parts)
         if not len(texts):
             # Nothing is called, so a bound on the cost has nothing to ask for.
             return Result(self._made(columns, parts, np.empty((0, 0), np.float32)), usage=0.0)

@@ -107,6 +107,7 @@ __all__ = [
     "column_function",
     "column_task",
     "parse_ddl",
+    "report_no_profile",
     "require",
 ]
 
@@ -162,6 +163,23 @@ def refuses_analysis(error: BaseException) -> bool:
     Such a function may ask Spark for nothing: neither for the columns of a DataFrame, nor to parse a type.
     """
     return ANALYSIS_REFUSED in str(error)
+
+
+# -- sources ----------------------------------------------------------------------------------------------
+
+
+def report_no_profile() -> None:
+    """Report no accumulators of profiles, in a process in which Spark plans a source.
+
+    Such a process has two of them, profiled or not, and reports them to the server, which sends them to
+    `spark-pipelines` behind the last event of a run. That command of PySpark 4.3 takes them for an answer
+    that it does not know, and fails. They would profile the planning of the source alone, not its tasks.
+    """
+    from pyspark.accumulators import _accumulatorRegistry
+
+    # Accumulators of users have numbers from 0.
+    for number in [each for each in _accumulatorRegistry if each < 0]:
+        del _accumulatorRegistry[number]
 
 
 # -- columns ----------------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ from pillarbox.spark.compat import (
     ReadAllAvailable,
     ReadMaxFiles,
     SupportsTriggerAvailableNow,
+    report_no_profile,
     require,
 )
 from pillarbox.spark.micro_batches import (
@@ -455,6 +456,7 @@ class PillarboxSource(DataSource):
         super().__init__(options)
         # Spark plans a read in workers of their own: one makes this object, and another its reader.
         begin_task()
+        report_no_profile()
 
     @classmethod
     def name(cls) -> str:
@@ -493,6 +495,7 @@ class PillarboxSource(DataSource):
 
     def _read(self, schema: StructType) -> Read:
         begin_task()
+        report_no_profile()
         wanted = pa.schema(list(map(arrow_field, schema)))
         return Read.of(self.registered, self.options, wanted, self.parallelism)
 

@@ -29,6 +29,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pillarbox.aio.options import Options
 from pillarbox.spark.dataframe import MapTask
 from pillarbox.spark.error_column import ERROR, ERROR_TYPE, ERROR_TYPE_OF_CHAIN
+from pillarbox.spark.large_columns import as_type, rows_at, small_parts
 from pillarbox.spark.operator_plan import OperatorPlan, check_callable
 from pillarbox.spark.records import array_of_numpy, numpy_of, sliced
 from pillarbox.spark.results import RowEncoder
@@ -164,7 +165,7 @@ def _of_arrow(table: pa.Table, restore: Callable[[pa.Table], Any]) -> Taken:
     def build(kept: list[str], positions: Positions | None, new: pa.Table) -> Any:
         made = table.select(kept)
         if positions is not None:
-            made = made.take(array_of_numpy(positions))
+            made = rows_at(made, positions)
         for field, column in zip(new.schema, new.columns, strict=True):
             made = made.append_column(field, column)
         return restore(made)
@@ -208,7 +209,11 @@ class LocalFrame:
         self.columns = self.schema.names
         self.rows = table.num_rows
         self.zone = system_zone()
-        self._batches = _as_spark_has_it(table, self.schema).to_batches(max_chunksize=BATCH_ROWS)
+        self._batches = [
+            batch
+            for part in small_parts(table, BATCH_ROWS)
+            for batch in _as_spark_has_it(part, self.schema).to_batches()
+        ]
 
     def mapInArrow(self, function: object, schema: object) -> Any:
         """Refuse what only Spark can do: this frame runs its functions at once, by `run`."""
@@ -355,7 +360,7 @@ def _as_spark_has_it(table: pa.Table, schema: T.StructType) -> pa.Table:
             if pa.types.is_run_end_encoded(column.type):
                 # No cast takes these.
                 column = import_module("pyarrow.compute").run_end_decode(column)
-            columns.append(column if column.type == wanted else column.cast(wanted, safe=not is_time))
+            columns.append(column if column.type == wanted else as_type(column, wanted, safe=not is_time))
         except pa.ArrowException as error:
             raise ValueError(
                 f"df: column {field.name!r}, of Arrow's type {column.type}, has values that Spark's "

@@ -48,6 +48,9 @@ MAX_SLICE_ROWS = 1024
 MAX_SLICE_BYTES = 16 * 1024 * 1024
 """Bytes of such rows, unless one row has more: decoded, they take some times as much."""
 
+MAX_BYTES = (1 << 31) - 1
+"""Bytes of the texts of one array, which Arrow counts in 32 bits."""
+
 RECORD_BYTES = 56
 """Bytes of a record besides its share of the batch."""
 
@@ -324,8 +327,16 @@ def concat_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """The batches as one, which is not copied if it is the only one."""
     if len(batches) == 1:
         return batches[0]
+    table = pa.Table.from_batches(batches)
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        # Arrow would leave such a column in several arrays, and the others with it.
+        if (pa.types.is_string(column.type) or pa.types.is_binary(column.type)) and column.nbytes > MAX_BYTES:
+            raise ValueError(
+                f"column {name!r} has more than 2 GiB in one batch, which no array of Arrow holds; "
+                "take fewer rows, as by spark.sql.execution.arrow.maxRecordsPerBatch"
+            )
     # A table without rows has no batches.
-    return (pa.Table.from_batches(batches).combine_chunks().to_batches() or batches)[0]
+    return (table.combine_chunks().to_batches() or batches)[0]
 
 
 def columns_of(rows: Sequence[Record], names: Sequence[str]) -> list[Sequence[Any]]:

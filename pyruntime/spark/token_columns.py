@@ -27,6 +27,7 @@ from pyspark.sql import types as T
 from pillarbox.clients.chunks import Chunk, check_chunks, split
 from pillarbox.clients.tokenizer_loading import ESTIMATE, PackedTokenizer, packed_tokenizer
 from pillarbox.spark import compat
+from pillarbox.spark.large_columns import small_chunks
 from pillarbox.spark.records import array_of_numpy
 from pillarbox.spark.schema import arrow_type
 from pillarbox.spark.shipment import Shipment, active_session, ship, use_driver_python
@@ -178,12 +179,15 @@ class TextFunction:
         if ("pandas", "Series") in kinds:
             return self._of_pandas(column)
         if ("polars", "Series") in kinds:
-            made = import_module("polars").from_arrow(self._task.made(column.to_arrow()))
-            return made.rename(self.__name__)
+            return import_module("polars").from_arrow(self._made(column.to_arrow())).rename(self.__name__)
         if isinstance(column, pa.ChunkedArray):
-            kind = arrow_type(self.returnType)
-            return pa.chunked_array([self._task.made(each) for each in column.chunks], kind)
+            return self._made(column)
         return self._task.made(column) if isinstance(column, pa.Array) else None
+
+    def _made(self, column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
+        """The results of a column, in arrays that are not joined: it may have more text than one holds."""
+        kind = arrow_type(self.returnType)
+        return pa.chunked_array([self._task.made(each) for each in small_chunks(column)], kind)
 
     def _of_pandas(self, column: Any) -> Any:
         pandas = import_module("pandas")
@@ -191,12 +195,10 @@ class TextFunction:
             texts = pa.Array.from_pandas(column)
         except (pa.ArrowException, UnicodeEncodeError) as error:
             raise TypeError(f"column: must be of texts: {error}") from error
-        if isinstance(texts, pa.ChunkedArray):
-            texts = texts.combine_chunks()
         if pa.types.is_floating(texts.type) and texts.null_count == len(texts):
             # So pandas has a column without any value.
             texts = pa.nulls(len(texts))
-        made = self._task.made(texts)
+        made = self._made(texts)
         if isinstance(self.returnType, T.ArrayType):
             values = pandas.Series(made.to_pylist(), dtype=object)
         else:

@@ -24,6 +24,9 @@ OPENAI_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 ANTHROPIC_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 GEMINI_TYPES = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif", "application/pdf")
 PDF = "application/pdf"
+ISO_BRANDS = {"image/avif": r"avi[fs]", "image/heic": r"hei[cxms]"}
+"""Patterns of the four letters by which a file of ISO media says what it is; one of another is a film."""
+OPENAI_DETAILS = ("low", "high", "auto")
 MAX_OPENAI_BYTES = 50 * MIB
 """Of all images of a request."""
 MAX_ANTHROPIC_BYTES = 10 * MIB
@@ -54,6 +57,18 @@ def _type_of(content: bytes) -> str | None:
         return "image/gif"
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
+    if content[4:8] == b"ftyp":
+        brands = content[8:12] + content[16 : max(16, min(64, int.from_bytes(content[:4], "big")))]
+        named = [brands[at : at + 4].decode("latin-1") for at in range(0, len(brands), 4)]
+        for kind, pattern in ISO_BRANDS.items():
+            if re.fullmatch(pattern, named[0]):
+                return kind
+        if named[0] in ("mif1", "mif2"):
+            for kind, pattern in ISO_BRANDS.items():
+                if any(re.fullmatch(pattern, each) for each in named[1:]):
+                    return kind
+            return "image/heif"
+        return None
     return PDF if b"%PDF-" in content[:16] else None
 
 
@@ -118,6 +133,11 @@ def _openai_image(url: object, refuse: Refuse, at: str) -> str:
     return _described(str(_type_of(content)), content)
 
 
+def _detail(part: Mapping[str, Any], refuse: Refuse, at: str) -> None:
+    if part.get("detail", "auto") not in OPENAI_DETAILS:
+        raise refuse(f"Invalid value: '{at}.detail'. Supported values are: 'low', 'high', and 'auto'.")
+
+
 def _openai_file(part: Mapping[str, Any], refuse: Refuse, at: str) -> str:
     if not isinstance(part.get("filename"), str):
         raise refuse(f"Missing required parameter: '{at}.filename'.")
@@ -142,6 +162,7 @@ def openai_content(content: object, refuse: Refuse) -> Content:
             texts.append(_said(part.get("text"), refuse, at))
         elif kind == "image_url" and isinstance(part.get("image_url"), dict):
             _only(part["image_url"], "url detail", refuse, f"{at}.image_url")
+            _detail(part["image_url"], refuse, f"{at}.image_url")
             images.append(_openai_image(part["image_url"].get("url"), refuse, f"{at}.image_url.url"))
         elif kind == "file" and isinstance(part.get("file"), dict):
             _only(part["file"], "filename file_data file_id", refuse, f"{at}.file")
@@ -163,6 +184,7 @@ def responses_content(content: object, refuse: Refuse) -> Content:
             texts.append(_said(part.get("text"), refuse, at))
         elif kind == "input_image":
             _only(part, "type image_url file_id detail", refuse, at)
+            _detail(part, refuse, at)
             images.append(_openai_image(part.get("image_url"), refuse, f"{at}.image_url"))
         elif kind == "input_file":
             _only(part, "type filename file_data file_id file_url detail", refuse, at)

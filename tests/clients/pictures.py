@@ -8,6 +8,7 @@ import struct
 import zlib
 
 PNG, JPEG, GIF, WEBP, PDF = "image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"
+HEIC, HEIF, AVIF = "image/heic", "image/heif", "image/avif"
 
 
 def png(number: int = 0, noise: int = 0) -> bytes:
@@ -32,6 +33,9 @@ def picture(kind: str, number: int = 0) -> bytes:
         GIF: b"GIF89a",
         WEBP: b"RIFF\x10\x01\x00\x00WEBPVP8 ",
         PDF: b"%PDF-1.7\n",
+        HEIC: b"\0\0\0\x18ftypheic\0\0\0\0mif1heic",
+        HEIF: b"\0\0\0\x18ftypmif1\0\0\0\0mif1miaf",
+        AVIF: b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf",
     }
     return png(number) if kind == PNG else heads[kind] + rest
 

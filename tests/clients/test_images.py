@@ -26,7 +26,7 @@ from pillarbox.clients import Chat, Http, Images, Language, Price, Secret
 from pillarbox.clients.transport import HttpStatusError
 from pillarbox.ledger import Ledger
 from pillarbox.testing import StandInService, serve
-from tests.clients.pictures import GIF, JPEG, PDF, PNG, WEBP, fragments, picture, png, said
+from tests.clients.pictures import AVIF, GIF, HEIC, HEIF, JPEG, PDF, PNG, WEBP, fragments, picture, png, said
 from tests.clients.raw_service import RawRequest, RawService, raw_answer
 from tests.clients.spoken import SPOKEN
 from tests.search import examples
@@ -82,6 +82,55 @@ def test_an_image_arrives_as_it_is_under_its_own_type(
     given = [contents[0], bytearray(contents[1]), memoryview(contents[2])]
     found = asked(chat(stand_in.url, language, system="Be brief."), *given)
     assert [each.result for each in found] == [said(kind, content) for content in contents]
+
+
+@pytest.mark.contract(
+    "HEIC and HEIF are sent where they are taken; elsewhere they, and AVIF, are refused, and others named.",
+    convicts=["heic_is_taken_by_all"],
+)
+@each_language
+@pytest.mark.parametrize("kind", [HEIC, HEIF, AVIF])
+def test_newer_images_are_sent_where_they_are_taken(
+    stand_in: StandInService, language: str, kind: str
+) -> None:
+    (found,) = asked(chat(stand_in.url, language), picture(kind))
+    if language == "gemini" and kind != AVIF:
+        assert found.result == said(kind, picture(kind))
+        return
+    says = f"'photo' is {kind}, which the service does not take, and was not sent; convert it to one of "
+    assert says in found.error.message and "image/jpeg, image/png" in found.error.message
+
+
+FOR_DETAIL = {
+    ("openai", "low"): '"detail": "low"',
+    ("openai", "auto"): '"detail": "auto"',
+    ("responses", "high"): '"detail": "high"',
+    ("gemini", "low"): '"generationConfig": {"mediaResolution": "MEDIA_RESOLUTION_LOW", "seed": 1}',
+    ("gemini", "high"): '"generationConfig": {"mediaResolution": "MEDIA_RESOLUTION_HIGH", "seed": 1}',
+}
+
+
+@pytest.mark.contract(
+    "How closely a model is to look at images is sent in each language that has it, and refused in another.",
+    convicts=["detail_is_not_sent"],
+)
+@pytest.mark.parametrize(("language", "detail"), FOR_DETAIL)
+def test_the_detail_of_images_is_sent(stand_in: StandInService, language: str, detail: Any) -> None:
+    more = {"generationConfig": {"seed": 1}} if language == "gemini" else {}
+    client = chat(stand_in.url, language, images=Images("photo", detail=detail), body=more)
+    (found,) = asked(client, png(5))
+    assert found.result == said(PNG, png(5))
+    assert FOR_DETAIL[language, detail] in json.dumps(stand_in.requests[-1].body)
+    asked(chat(stand_in.url, language, body=more), png(5))
+    body = json.dumps(stand_in.requests[-1].body)
+    assert '"detail"' not in body and "mediaResolution" not in body
+
+
+def test_a_language_without_details_refuses_one() -> None:
+    with pytest.raises(ValueError, match="detail='low': language='anthropic' has no such option; leave det"):
+        chat("https://host", "anthropic", images=Images("photo", detail="low"))
+    with pytest.raises(ValueError, match="detail='sharp': must be"):
+        Images("photo", detail="sharp")  # type: ignore[arg-type]
 
 
 @pytest.mark.contract(
@@ -420,6 +469,8 @@ def test_what_of_images_is_part_of_a_configuration() -> None:
     bounded = chat("https://host/v1", images=Images("photo", max_bytes=5, tokens=7))
     assert bounded.configuration == chat("https://host/v1").configuration
     assert bounded.fields == ("text", "photo")
+    closer = chat("https://host/v1", images=Images("photo", detail="high")).configuration
+    assert closer == {**plain, "images": ["photo"], "detail": "high"}
 
 
 # -- where no image stands -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pillarbox import CallFailed, async_map
+from pillarbox import Budget, CallFailed, PillarboxError, async_map
 from pillarbox.clients import Chat, Embeddings, Http, Price, Rerank, Secret
 from pillarbox.testing import StandInService, serve
 from pillarbox.wire import Kind, read_error
@@ -89,6 +89,32 @@ def test_each_language_reaches_each_kind_of_model(
     assert counted.calls == now.requests - before.requests == len(ROWS)
     assert counted.tokens == now.tokens - before.tokens > 0
     assert 1e-6 * counted.tokens < counted.cost < 2e-6 * counted.tokens
+
+
+@pytest.mark.contract(
+    "Without prices a call costs what a LiteLLM proxy states, and one of which it states nothing is unknown.",
+    needs="the proxy LiteLLM",
+)
+@pytest.mark.parametrize("language", PATHS)
+def test_a_call_costs_what_the_proxy_states(proxy: str, language: str) -> None:
+    # In Gemini's language it states nothing of other models.
+    for model in ("gemini",) if language == "gemini" else ("claude", "gemini"):
+        results = async_map(ROWS, chat(proxy, language, model), budget=Budget(max_cost=1.0), errors="null")
+        assert list(results) == ["bad", "good"]
+        assert 1e-8 < results.statistics().cost < 1e-2
+    with pytest.raises(PillarboxError, match="has no price of 'gpt'"):
+        list(async_map(ROWS, chat(proxy, language, "gpt"), budget=Budget(max_cost=1.0), errors="null"))
+
+
+def test_vectors_and_scores_cost_what_the_proxy_states(proxy: str) -> None:
+    vectors = Embeddings(f"{proxy}/v1", "openai-vectors", **OPTIONS)
+    results = async_map(["a time to plant"], vectors, batch=vectors.batch)
+    assert len(list(results)) == 1 and results.statistics().cost > 0.0
+    ranks = async_map(
+        [{"query": "soup", "documents": ["soup"]}],
+        Rerank(f"{proxy}/v1", "cohere-ranks", api="cohere", **OPTIONS),
+    )
+    assert len(list(ranks)) == 1 and ranks.statistics().cost > 0.0
 
 
 @pytest.mark.parametrize("model", CHATS)

@@ -174,6 +174,30 @@ def test_an_unused_model_goes_when_another_is_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract(
+    "A function that each job brings anew loads its model once, and one of other contents another.",
+    convicts=["loaders_by_identity"],
+)
+def test_a_function_that_travels_by_value_is_known_by_its_contents(tmp_path: Path) -> None:
+    cloudpickle = pytest.importorskip("pyspark.cloudpickle", reason="the package pyspark is not installed")
+
+    def loader_of(factor: int) -> Any:
+        def load(path: str, device: str) -> Any:
+            made = NotingModel(path, device)
+            plain = made.encode
+            made.encode = lambda texts: factor * plain(texts)  # type: ignore[method-assign]
+            return made
+
+        return load
+
+    for factor in (1, 1, 2, 2, 1):
+        # As the worker of a job gets it.
+        model = pickle.loads(cloudpickle.dumps(LocalEmbeddings(str(tmp_path), kind=loader_of(factor))))
+        vector = asyncio.run(embedded(model, "text"))
+        assert np.array_equal(vector, factor * vector_of("text"))
+    assert len(notes(tmp_path, "loads")) == 3
+
+
+@pytest.mark.contract(
     "A model that cannot be loaded fails all who wait for it with one error, and is tried once for them.",
     convicts=["mutant-worker-model-again", "mutant-worker-model-forgotten", "model_of_each_task"],
 )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import pickle
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +28,7 @@ import pytest
 from pillarbox import async_map
 from pillarbox.clients import Chat, Embeddings, Http, Rerank, Secret
 from pillarbox.models import Served, ServerUnavailable
+from pillarbox.models.host_folder import host_folder
 from tests.models.loaders import E5_SERVER
 from tests.waiting import wait_until
 
@@ -77,6 +81,12 @@ def held(server: Served) -> Iterator[Path]:
     """The server held by this process; its folder."""
     with server:
         yield Path(server._leases[-1].folder)
+
+
+def folder_of(server: Served) -> Path:
+    """The folder of a server, which the one that opens it tells nobody before it is ready."""
+    of = json.dumps([server.command, server.port, sorted(server.env.items())])
+    return Path(host_folder("served", hashlib.sha256(of.encode()).hexdigest()[:16]))
 
 
 def pass_time() -> None:
@@ -293,6 +303,84 @@ def test_a_port_that_is_taken_is_an_error() -> None:
             served(port=port),
         ):
             pass
+
+
+@pytest.mark.contract(
+    "A free port that another program takes before the server does is left for another one.",
+    convicts=["taken_port_is_kept"],
+    needs="a server process",
+)
+def test_a_free_port_that_is_taken_meanwhile_is_left_for_another(tmp_path: Path) -> None:
+    script = f"""
+import os, sys, time
+if not os.path.exists({str(tmp_path / "taken")!r}):
+    open({str(tmp_path / "part")!r}, "w").write(sys.argv[1])
+    os.rename({str(tmp_path / "part")!r}, {str(tmp_path / "port")!r})
+    while not os.path.exists({str(tmp_path / "taken")!r}):
+        time.sleep(0.01)
+    raise SystemExit("address already in use")
+os.execv(sys.executable, [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", sys.argv[1]])
+"""
+    server = served([sys.executable, "-c", script, "{port}"])
+    with ThreadPoolExecutor(1) as pool, socket.socket() as other:
+        address = pool.submit(server.__enter__)
+        wait_until((tmp_path / "port").exists)
+        port = int((tmp_path / "port").read_text())
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        (tmp_path / "taken").touch()
+        url = address.result()
+        assert int(url.rpartition(":")[2]) != port
+        with urllib.request.urlopen(url) as answer:
+            assert answer.status == 200
+        server.__exit__(None, None, None)
+    wait_until(lambda: not processes_of(server))
+
+
+@pytest.mark.contract(
+    "Where the folder of a server is deleted, who comes gets another server, and all of them end.",
+    needs="a server process",
+)
+def test_a_folder_that_is_tidied_away_leaves_no_server_behind() -> None:
+    server = served()
+    with held(server) as folder:
+        shutil.rmtree(folder)
+        with held(pickle.loads(pickle.dumps(server))):
+            assert told(folder)["phase"] == "ready"
+    wait_until(lambda: not processes_of(server))
+
+
+@pytest.mark.contract(
+    "Who waits for a server whose folder is deleted is told so.",
+    convicts=["deleted_folder_is_a_raw_error"],
+    needs="a server process",
+)
+def test_who_waits_while_the_folder_is_deleted_is_told() -> None:
+    server = served([sys.executable, "-c", "import time; time.sleep(600)", "{port}"])
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(server.__enter__)
+        wait_until(lambda: bool(processes_of(server)))
+        folder = folder_of(server)
+        shutil.rmtree(folder)
+        with pytest.raises(ServerUnavailable, match=f"the folder {folder} was deleted meanwhile"):
+            found.result()
+    wait_until(lambda: not processes_of(server))
+
+
+@pytest.mark.contract(
+    "The files of a server that runs are not as old as what tidies up temporary files looks for.",
+    convicts=["files_of_a_server_grow_old"],
+    needs="a server process",
+)
+def test_the_files_of_a_server_stay_young() -> None:
+    server = served()
+    with held(server) as folder:
+        files = [folder / name for name in ("holders", "server", "alive")]
+    wait_until(lambda: not processes_of(server))
+    for file in files:
+        os.utime(file, (1.0, 1.0))
+    with held(server):
+        assert all(file.stat().st_mtime > 1.0 for file in files)
 
 
 @pytest.mark.contract(

@@ -30,7 +30,9 @@ libraries:
       include: transformations/**
 configuration:
   spark.sql.shuffle.partitions: "2"
+  spark.sql.streaming.stateStore.providerClass: {provider}
 """
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 REFUSED = """
 @dp.materialized_view
 def refused():
@@ -69,7 +71,9 @@ def rows_of(folder: Path, dataset: str) -> list[dict[str, Any]]:
 def test_the_pipeline_of_the_page_runs(tmp_path: Path) -> None:
     (tmp_path / "transformations").mkdir()
     (tmp_path / "transformations" / "reviews.py").write_text(FILE + REFUSED)
-    (tmp_path / "spark-pipeline.yml").write_text(SPECIFICATION.format(folder=tmp_path.as_uri()))
+    (tmp_path / "spark-pipeline.yml").write_text(
+        SPECIFICATION.format(folder=tmp_path.as_uri(), provider=ROCKSDB)
+    )
     (tmp_path / "in").mkdir()
     table = pa.table({"id": pa.array([*TEXTS], pa.int64()), "text": [*TEXTS.values()]})
     pq.write_table(table, tmp_path / "in" / "reviews.parquet")
@@ -84,5 +88,7 @@ def test_the_pipeline_of_the_page_runs(tmp_path: Path) -> None:
     vectors = {row["id"]: row["vector"] for row in rows_of(tmp_path, "vectors")}
     assert vectors == {number: row["vector"] for number, row in judged.items()}
     assert {row["id"]: row["double"] for row in rows_of(tmp_path, "doubles")} == {1: 2, 2: 4}
+    assert {row["id"]: row["double"] for row in rows_of(tmp_path, "later")} == {1: 2, 2: 4}
+    assert len(rows_of(tmp_path, "numbers")) == 5
     says = [row["says"] for row in rows_of(tmp_path, "refused")]
     assert len(says) == 2 and all("does not tell the columns of a DataFrame" in each for each in says)

@@ -28,7 +28,7 @@ class Anthropic(Language):
     key_header = "x-api-key"
     headers: Mapping[str, str] = {**JSON_BODY, "anthropic-version": "2023-06-01"}
     own_fields = frozenset({"model", "messages", "system", "stream"})
-    url_schemes = ("https",)
+    url_schemes, details = ("https",), ()
 
     def forms(self, answer: Answer) -> list[Form]:
         """See `Language.forms`."""

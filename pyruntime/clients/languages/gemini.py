@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pillarbox.clients.answers import Answer
-from pillarbox.clients.images import GIF, Image
+from pillarbox.clients.images import GIF, HEIC, HEIF, Image
 from pillarbox.clients.language import Fields, Language, Messages, in_parts, instructions_apart, merged
-from pillarbox.clients.languages.openapi_schema import json_config, openapi_schema
+from pillarbox.clients.languages.openapi_schema import json_config, openapi_schema, resolution
 from pillarbox.clients.structure import Form, forms_by
 from pillarbox.clients.usage_fields import under_openai_names
 
@@ -22,7 +22,8 @@ class Gemini(Language):
     provider = "gcp.gemini"
     key_header = "x-goog-api-key"
     own_fields = frozenset({"model", "contents", "systemInstruction", "system_instruction"})
-    media_types, url_schemes = Language.media_types - {GIF}, ("https", "gs")
+    media_types, url_schemes = (Language.media_types - {GIF}) | {HEIC, HEIF}, ("https", "gs")
+    detail_fields: Mapping[str, Fields] = {each: resolution(each) for each in ("low", "high")}
     text_part: Mapping[str, str] = {}
     enough_tokens = "body={'generationConfig': {'maxOutputTokens': 2_000}}"
 

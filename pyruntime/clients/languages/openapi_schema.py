@@ -41,6 +41,11 @@ def _enum_of(kind: str, schema: Mapping[str, Any]) -> list[Any]:
     return [each for each in schema.get("enum", ()) if isinstance(each, str)] if kind == "string" else []
 
 
+def resolution(detail: str) -> dict[str, Any]:
+    """The fields of a request that say how closely the model looks at all of its images."""
+    return {"generationConfig": {"mediaResolution": f"MEDIA_RESOLUTION_{detail.upper()}"}}
+
+
 def json_config(**schema: Any) -> dict[str, Any]:
     """The field of a request to Gemini that asks for JSON, of a schema where there is one."""
     return {"generationConfig": {"responseMimeType": "application/json", **schema}}

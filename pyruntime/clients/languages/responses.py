@@ -42,7 +42,8 @@ class Responses(Language):
         """See `Language.part`."""
         if image.is_file:
             return {"type": "input_file", "filename": FILE_NAME, "file_data": image.address}
-        return {"type": "input_image", "image_url": image.address}
+        detail = {} if image.detail is None else {"detail": image.detail}
+        return {"type": "input_image", "image_url": image.address, **detail}
 
     def choice(self, reply: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `Language.choice`."""

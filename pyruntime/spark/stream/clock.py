@@ -26,7 +26,12 @@ from typing import Any, ClassVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from pillarbox.spark.compat import DataSource, SimpleDataSourceStreamReader, SupportsTriggerAvailableNow
+from pillarbox.spark.compat import (
+    DataSource,
+    SimpleDataSourceStreamReader,
+    SupportsTriggerAvailableNow,
+    report_no_profile,
+)
 from pillarbox.spark.ledger_plan import is_connect
 from pillarbox.spark.shipment import use_driver_python
 from pillarbox.spark.stream.call_client import private_folder
@@ -69,10 +74,12 @@ class Clock(DataSource):
 
     def schema(self) -> str:
         """Spark's: one row for each movement."""
+        report_no_profile()
         return "tick bigint"
 
     def simpleStreamReader(self, schema: object) -> SimpleDataSourceStreamReader:
         """Spark's: for one run of a query, and in tasks of a replay."""
+        report_no_profile()
         return ClockReader(self.options.get("folder"))
 
 

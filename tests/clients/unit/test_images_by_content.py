@@ -21,16 +21,20 @@ from pillarbox.clients.images import (
     without_quotes,
 )
 from pillarbox.testing.stand_in_images import _type_of as type_in_the_service
-from tests.clients.pictures import GIF, JPEG, PNG, WEBP, fragments, picture, png
+from tests.clients.pictures import AVIF, GIF, HEIC, HEIF, JPEG, PNG, WEBP, fragments, picture, png
 
-TYPES = IMAGE_TYPES | {PDF}
+TYPES = IMAGE_TYPES | {PDF, HEIC, HEIF, AVIF}
 HEADS = {
     PNG: b"\x89PNG\r\n\x1a\n",
     JPEG: b"\xff\xd8\xff",
     GIF: b"GIF8",
     WEBP: b"RIFF....WEBP",
     PDF: b"%PDF-",
+    HEIC: b"\0\0\0\x18ftypheic",
+    HEIF: b"\0\0\0\x18ftypmif1\0\0\0\0",
+    AVIF: b"\0\0\0\x18ftypavif",
 }
+BRANDS = st.lists(st.sampled_from([b"mif1", b"miaf", b"heic", b"heix", b"avif", b"isom", b"m"]), max_size=13)
 CONTENTS = st.one_of(
     st.binary(max_size=80),
     st.builds(lambda head, rest: head + rest, st.sampled_from([*HEADS.values()]), st.binary(max_size=40)),
@@ -42,6 +46,11 @@ CONTENTS = st.one_of(
         st.binary(min_size=1, max_size=1),
     ),
     st.builds(lambda front, head: front + head, st.binary(max_size=3), st.sampled_from([*HEADS.values()])),
+    st.builds(
+        lambda size, brands: size.to_bytes(4, "big") + b"ftypmif1\0\0\0\0" + b"".join(brands),
+        st.one_of(st.integers(0, 80), st.integers(0, 2**32 - 1)),
+        BRANDS,
+    ),
 )
 
 
@@ -67,7 +76,18 @@ def test_each_type_is_recognised_whatever_follows(kind: str, number: int, rest: 
 
 
 @pytest.mark.parametrize(
-    "content", [b"BM", b"II*\0", b"<svg>", b"PK\3\4 %PDF-", b"GIF88a", b"RIFF1234WAVE", b"", b"\xff\xd8"]
+    "content",
+    [
+        b"BM",
+        b"II*\0",
+        b"<svg>",
+        b"PK\3\4 %PDF-",
+        b"GIF88a",
+        b"RIFF1234WAVE",
+        b"",
+        b"\xff\xd8",
+        b"\0\0\0\x18ftypisom",
+    ],
 )
 def test_other_files_are_none_of_these(content: bytes) -> None:
     assert type_of(content) is None

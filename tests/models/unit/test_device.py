@@ -8,10 +8,19 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from pillarbox.models.device import Seat, device_of_task, stage_of_task, threads_of_task, turn_on
+from pillarbox.models import kinds
+from pillarbox.models.device import (
+    Seat,
+    device_of_task,
+    gpus_of_host,
+    stage_of_task,
+    threads_of_task,
+    turn_on,
+)
 from pillarbox.models.host_folder import own_folder
 
 TAKE_TURN = """
@@ -63,6 +72,79 @@ def test_processes_are_spread_over_gpus(tmp_path: Path) -> None:
     again = Seat(2, str(tmp_path))
     assert again.index == 0
     again.close()
+
+
+class Driver:
+    """NVIDIA's library, as far as it is asked. count: of GPUs. status: of its start."""
+
+    def __init__(self, count: int, status: int = 0) -> None:
+        self.count, self.status = count, status
+
+    def cuInit(self, flags: int) -> int:
+        return self.status
+
+    def cuDeviceGetCount(self, found: Any) -> int:
+        found._obj.value = self.count
+        return 0
+
+
+def test_gpus_are_counted_by_the_driver() -> None:
+    def absent(name: str) -> Any:
+        raise OSError(name)
+
+    assert gpus_of_host(lambda name: Driver(0)) == 0
+    assert gpus_of_host(lambda name: Driver(3)) == 3
+    assert gpus_of_host(lambda name: Driver(3, status=100)) == gpus_of_host(absent) == 0
+
+
+@pytest.mark.contract(
+    "Processes with ONNX Runtime, or with a function that loads a model, are spread over GPUs too.",
+    convicts=["onnx_on_the_first_gpu", "auto_is_told_to_loaders"],
+)
+def test_processes_with_onnx_and_loaders_are_spread_over_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinds, "gpus_of_host", lambda: 2)
+    with ExitStack() as stack:
+
+        def gpu(count: int) -> int:
+            seat = Seat(count, str(tmp_path))
+            stack.callback(seat.close)
+            return seat.index
+
+        found = [kinds._onnx_device("auto", ["CUDAExecutionProvider"], gpu) for _ in range(3)]
+        assert [device for device, _ in found] == ["cuda:0", "cuda:1", "cuda:0"]
+        assert [options["device_id"] for _, [(_, options)] in found] == [0, 1, 0]
+        loaded = [kinds.load(kinds.ModelSpec("path", Placed), "auto", gpu).device for _ in range(2)]
+        assert loaded == ["cuda:1", "cuda:0"]
+        # A package without CUDA takes no seat.
+        assert kinds._onnx_device("auto", ["CPUExecutionProvider"], gpu) == ("cpu", [])
+    monkeypatch.setattr(kinds, "gpus_of_host", lambda: 0)
+    assert kinds._onnx_device("auto", ["CUDAExecutionProvider"], gpu) == ("cpu", [])
+    assert kinds.load(kinds.ModelSpec("path", Placed), "auto", gpu).device == "cpu"
+
+
+class Placed:
+    def __init__(self, path: str, device: str) -> None:
+        self.device = device
+
+    def encode(self, texts: Any) -> Any:
+        raise NotImplementedError
+
+
+def without_device(path: str) -> Placed:
+    return Placed(path, "cpu")
+
+
+@pytest.mark.contract(
+    "A function that takes a path alone is called with no device.", convicts=["device_is_told_to_all_loaders"]
+)
+def test_a_loader_without_a_device_is_called_with_a_path_alone() -> None:
+    spec = kinds.ModelSpec("path", without_device)  # type: ignore[arg-type]
+    for device in ("auto", "cpu"):
+        assert kinds.load(spec, device, lambda count: 0).device == "cpu"
+    with pytest.raises(TypeError, match=r"device='cuda:1': kind=.*without_device takes a path alone"):
+        kinds.load(spec, "cuda:1", lambda count: 0)
 
 
 @pytest.mark.contract("Processes that share a GPU compute by turns.", convicts=["gpu_without_turns"])
