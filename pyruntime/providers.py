@@ -23,6 +23,14 @@ COLLECTOR_RUNNER = "pillarbox.aio.collector_runner:collector_runner"
 """A function that makes what runs the calls of a function with a collector."""
 OPERATOR_SNAPSHOTS = "pillarbox.aio.operator_snapshots:OperatorSnapshots"
 """A class that takes the state of an operator for a checkpoint, and puts it back."""
+HEDGING_SCHEDULER = "pillarbox.aio.hedging:HedgingScheduler"
+"""The scheduler of calls that are hedged."""
+ADAPTIVE_CONTROLLER = "pillarbox.aio.concurrency:AdaptiveController"
+STUCK_CALLS = "pillarbox.aio.policies.stuck:StuckCalls"
+"""Classes that find how many calls may be in flight, and which of them seem never to end."""
+KNOWN_SERVICE = "pillarbox.aio.known_service:KnownService"
+LEARNED_LIMITS = "pillarbox.aio.limits.learned:LearnedLimits"
+"""Classes of what an operator knows of its service, and of the limits that answers name."""
 RESOLVE_CHAIN = "pillarbox.aio.chained:resolve_chain"
 PLACES_OF_CHAIN = "pillarbox.aio.chained:places_of"
 """Functions that give the functions of a list their options, and the operators of a task their places."""
@@ -69,6 +77,18 @@ def provided(name: str, option: str) -> Any:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise _missing(module, option, error.name) from None
+
+
+def provided_if_there(name: str) -> Any:
+    """Return the object called `name`; None where its module is not installed.
+
+    For what no option asks for: an operator does without it then.
+    """
+    try:
+        check_provided(name, name)
+    except ModuleNotFoundError:
+        return None
+    return provided(name, name)
 
 
 def check_provided(name: str, option: str) -> None:

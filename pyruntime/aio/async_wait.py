@@ -34,7 +34,6 @@ from pillarbox.aio.emission import ResultEmitter
 from pillarbox.aio.errors import TooManyFailures
 from pillarbox.aio.function import ResultConverter, request_bytes_of
 from pillarbox.aio.function_runner import runner_of
-from pillarbox.aio.hedging import HedgingScheduler
 from pillarbox.aio.held_bytes import HeldBytes
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.loop_watcher import LoopWatcher
@@ -51,6 +50,7 @@ from pillarbox.kernel import WATERMARK, OrderedQueue, UnorderedQueue
 from pillarbox.providers import (
     BATCH_SCHEDULER,
     HEDGED_BATCH_SCHEDULER,
+    HEDGING_SCHEDULER,
     OPERATOR_SNAPSHOTS,
     provided,
 )
@@ -106,10 +106,11 @@ class AsyncWaitOperator(Operator):
         self._emitter = emitter = ResultEmitter(queue, self._meter, place, weights)
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         is_hedged = options.hedge is not None
-        if options.batch is None:
-            make: Callable[..., CallScheduler] = HedgingScheduler if is_hedged else CallScheduler
-        else:
+        make: Callable[..., CallScheduler] = CallScheduler
+        if options.batch is not None:
             make = provided(HEDGED_BATCH_SCHEDULER if is_hedged else BATCH_SCHEDULER, "batch")
+        elif is_hedged:
+            make = provided(HEDGING_SCHEDULER, "hedge")
         self._scheduler = scheduler = make(
             options,
             self._meter,
@@ -261,10 +262,9 @@ class AsyncWaitOperator(Operator):
             capacity=scheduler.slots.limit,
             waits={} if wait is None else {wait: 1},
             policies=scheduler.policies.stack.statistics(),
-            **scheduler.policies.hedges(),
             spent=dict(self._time.spent),
             elapsed=self._time.elapsed,
-            **scheduler.policies.endpoint_counts.tables(scheduler.policies.load.learned),
+            **scheduler.policies.totals(),
         )
 
     @property

@@ -42,7 +42,8 @@ RESERVED: dict[str, set[str]] = {
     "asyncio": {
         *("job", "upkeep"),
         *("api", "loop_thread", "wire", "mailbox", "task", "aio", "ledger", "spark"),
-        *("batches", "clients", "dedupe", "limits", "models", "observe", "rpc", "sources", "streams"),
+        *("batches", "capacity", "clients", "dedupe", "hedged_batches", "hedges", "keys", "limits"),
+        *("models", "observe", "rpc", "services", "sources", "streams", "time_budgets"),
         "testing",
     },
 }
@@ -56,6 +57,11 @@ LOOKUPS = {
         "pillarbox.aio.cache_pin:CachePin",
         "pillarbox.aio.chained:places_of",
         "pillarbox.aio.chained:resolve_chain",
+        "pillarbox.aio.concurrency:AdaptiveController",
+        "pillarbox.aio.hedging:HedgingScheduler",
+        "pillarbox.aio.known_service:KnownService",
+        "pillarbox.aio.limits.learned:LearnedLimits",
+        "pillarbox.aio.policies.stuck:StuckCalls",
         "pillarbox.aio.collector_runner:collector_runner",
         "pillarbox.aio.dead_letter_files:DeadLetterFiles",
         "pillarbox.aio.dedupe.claimed_calls:HeldClaims",
@@ -73,6 +79,13 @@ LOOKUPS = {
         "pillarbox.spark.dead_letters:dead_letter_of",
         "pillarbox.spark.local_frame:local_frame",
         "pillarbox.task.timers:ProcessingTimeService",
+    )
+} | {
+    # The policies that options bring, as their declarations say.
+    ("pillarbox.aio.options", f"pillarbox.aio.policies.{name}")
+    for name in (
+        *("endpoints:EndpointPolicy", "hedge:HedgePolicy", "per_key:KeyPolicy", "slots:SlotPolicy"),
+        "time_budget:TimeBudgetPolicy",
     )
 }
 

@@ -26,6 +26,14 @@ WORDS = {
     "Step(": "chains",
     "Collector": "collectors",
     "dead_letter": "dead_letters",
+    "Hedge(": "hedges",
+    "Adaptive(": "capacity",
+    '"auto"': "capacity",
+    "Endpoints(": "services",
+    "learn=True": "services",
+    "per_key": "keys",
+    "max_seconds": "time_budgets",
+    "until=": "time_budgets",
 }
 """Words of tests that use an option, and the ring that does what the option asks for."""
 # Tests of the core by public names, of those that take a second or two.
@@ -170,7 +178,7 @@ def test_what_needs_a_ring_that_is_not_there_names_it(tmp_path: Path) -> None:
     assert said == f"max_calls=5: needs {module}, which is not installed; install all of Pillarbox\n"
 
 
-@pytest.mark.parametrize("ring", ["observe", "timers", "checkpoints"])
+@pytest.mark.parametrize("ring", ["observe", "timers", "checkpoints", "services"])
 def test_without_what_no_option_asks_for_calls_are_made_all_the_same(ring: str, tmp_path: Path) -> None:
     copy = copy_without(removed({ring}), tmp_path)
     script = (
@@ -186,6 +194,8 @@ def test_without_what_no_option_asks_for_calls_are_made_all_the_same(ring: str, 
     ("ring", "given", "named"),
     [
         ("batches", "pillarbox.Batch(2)", "batch: needs pillarbox.aio.batches.batch_scheduler"),
+        ("capacity", "pillarbox.Adaptive()", "capacity: needs pillarbox.aio.concurrency"),
+        ("capacity", "pillarbox.Options(capacity='auto')", "capacity: needs pillarbox.aio.concurrency"),
         ("chains", "pillarbox.async_map([1], [str, str])", "fn=[...]: needs pillarbox.aio.chained"),
         (
             "collectors",
@@ -194,9 +204,35 @@ def test_without_what_no_option_asks_for_calls_are_made_all_the_same(ring: str, 
         ),
         ("dedupe", "pillarbox.Dedupe()", "dedupe: needs pillarbox.aio.dedupe.equal_calls"),
         (
+            "hedges",
+            "pillarbox.Options(hedge=pillarbox.Hedge())",
+            "hedge: needs pillarbox.aio.policies.hedge",
+        ),
+        (
+            "keys",
+            "pillarbox.Options(per_key=pillarbox.Limit(str))",
+            "per_key: needs pillarbox.aio.policies.per_key",
+        ),
+        (
+            "limits",
+            "pillarbox.Options(capacity=pillarbox.Shared(5))",
+            "capacity: needs pillarbox.aio.policies.slots",
+        ),
+        (
             "objects",
             "pillarbox.Ledger('s3://bucket/calls')",
             "location='s3://bucket/calls': needs pillarbox.ledger.objects.object_folder",
+        ),
+        (
+            "services",
+            "pillarbox.Options(endpoints=pillarbox.Endpoints('http://one'))",
+            "endpoints: needs pillarbox.aio.policies.endpoints",
+        ),
+        ("services", "pillarbox.Rate(learn=True)", "learn: needs pillarbox.aio.limits.learned"),
+        (
+            "time_budgets",
+            "pillarbox.Options(budget=pillarbox.Budget(max_seconds=5.0))",
+            "budget: needs pillarbox.aio.policies.time_budget",
         ),
         ("upkeep", "pillarbox.ledger.Cache()", "cache: needs pillarbox.ledger.upkeep"),
     ],

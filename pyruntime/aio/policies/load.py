@@ -11,11 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pillarbox.aio.adaptive import CapacityFinder
 from pillarbox.aio.calls import Call
-from pillarbox.aio.concurrency import CapacityFinder
 from pillarbox.aio.errors import CallFailed, ServiceResting
-from pillarbox.aio.limits.headers import LimitReading
-from pillarbox.aio.limits.learned import NamedLimits
 from pillarbox.aio.limits.rate import (
     LimiterStatistics,
     RateLimiter,
@@ -26,9 +24,9 @@ from pillarbox.aio.limits.rate import (
 from pillarbox.aio.options import Options
 from pillarbox.aio.policies.breaker import BEGUN, REFUSED, WINDOW_S, CircuitBreaker, are_many
 from pillarbox.aio.policies.retry import RetryPolicy
-from pillarbox.aio.policies.stuck import StuckCalls
 from pillarbox.aio.policy import FINAL, Again, CallPolicy, CallSuperseded, PolicyServices
 from pillarbox.aio.retry import bounded_retry_after
+from pillarbox.providers import STUCK_CALLS, provided
 from pillarbox.wire import is_overload, is_unreached, may_have_poison_row, status_of
 
 FULL_STATUSES = (503, 529)
@@ -41,8 +39,7 @@ class LoadPolicy(CallPolicy):
     """Controls the load of one operator by a limiter, a circuit breaker, an adaptive limit, or some of them.
 
     options: the limits. retry: says how long an outage is waited for; None without attempts to wait for.
-    clock: seconds, by which the limits of this task alone go. finder: takes the outcomes, where the calls in
-    flight are found for all tasks together; hang: takes now and then how many calls seem never to end then.
+    clock: seconds, by which the limits of this task alone go.
 
     A limiter with a rate is held back with the first refusals that are more than chance; one without only for
     an overload that is new to this task: cool-downs would interrupt the paces that the other tasks find.
@@ -53,8 +50,6 @@ class LoadPolicy(CallPolicy):
         options: Options,
         retry: RetryPolicy | None,
         clock: Callable[[], float] = time.monotonic,
-        finder: CapacityFinder | None = None,
-        hang: Callable[[int], None] | None = None,
     ) -> None:
         rate, budget = options.rate, options.budget
         self.breaker: CircuitBreaker | None = None
@@ -70,23 +65,35 @@ class LoadPolicy(CallPolicy):
         adaptive = options.adaptive
         # Finds the calls in flight of this task alone; or there is another one, for all tasks.
         self._own = None if adaptive is None else adaptive.open(clock)
-        self._controller: CapacityFinder | None = finder if self._own is None else self._own
+        self._controller: CapacityFinder | None = None
         self._stuck = 0
-        self._stuck_calls = StuckCalls(self._round_trip, self._hang if hang is None else hang)
+        # Counts the calls that seem never to end, where the calls in flight are found.
+        self._stuck_calls: Any = None
         self._is_paced = rate is not None and rate.has_limit
         self._units = None if rate is None or rate.weight is None else rate.units_of
         self._counts: SlidingCounts | None = None  # where there is no breaker, since the first refusal
         self._spent_before = 0, 0.0  # calls and cost of the lives before, of which a snapshot has told
         self._counts_before = options.ledger is None and options.limits is None
         self.skips = frozenset(() if self.limiter is not None else ("may_begin",))
-        finds = self._controller is not None
-        if self.limiter is None and not finds and not self.can_break:
+        if self.limiter is None and not self.can_break:
             # Nothing depends on the ends of attempts.
             self.skips |= {"ended"}
         # Answers count for an adaptive limit, and for a breaker once there is one.
-        self.needs_answers = finds
+        self.needs_answers = False
+        if self._own is not None:
+            self.find_by(self._own, self._hang)
         self.weighs = self._units is not None
         """True if rows have weights, which a user's function gives."""
+
+    def find_by(self, finder: CapacityFinder, hang: Callable[[int], None]) -> None:
+        """Have `finder` take the outcomes, by which the calls in flight are found. Before `open`.
+
+        hang: takes now and then how many calls seem never to end.
+        """
+        self._controller = finder
+        self._stuck_calls = provided(STUCK_CALLS, "capacity")(lambda: finder.round_trip, hang)
+        self.skips -= {"ended"}
+        self.needs_answers = True
 
     def open(self, services: PolicyServices) -> None:
         """Take what the operator gives."""
@@ -96,22 +103,23 @@ class LoadPolicy(CallPolicy):
         """Begin to grant calls. wake: called when a shared limiter may have more."""
         if self.limiter is not None:
             self.limiter.start(self._services.loop, wake)
-        if self._controller is not None:
+        if self._stuck_calls is not None:
             self._stuck_calls.start(self._services)
 
     def close(self) -> None:
         """Cancel the timer."""
-        self._stuck_calls.close()
+        if self._stuck_calls is not None:
+            self._stuck_calls.close()
 
     # -- how many calls, and when -------------------------------------------------------------
 
     @property
     def found(self) -> int | None:
         """Calls in flight, at most, as found so far; None where their number is given."""
-        return None if self._own is None else self._own.slots(self._stuck)
-
-    def _round_trip(self) -> float:
-        return math.inf if self._controller is None else self._controller.round_trip
+        if self._own is None:
+            return None
+        slots: int = self._own.slots(self._stuck)
+        return slots
 
     def _hang(self, calls: int) -> None:
         if calls != self._stuck:
@@ -179,7 +187,7 @@ class LoadPolicy(CallPolicy):
 
     # -- what the service says ----------------------------------------------------------------
 
-    def learn(self, calls: Sequence[Call], readings: Sequence[LimitReading]) -> None:
+    def learn(self, calls: Sequence[Call], readings: Sequence[Any]) -> None:
         """Take the limits that the service named in an answer to `calls`, which run or have just ended."""
         if self.limiter is None:
             self.limiter = learning_limiter(self._clock, self._services.loop, self._services.wake)
@@ -335,8 +343,11 @@ class LoadPolicy(CallPolicy):
         return LimiterStatistics(breaker.granted, breaker.granted, cool_downs=breaker.cool_downs)
 
     @property
-    def learned(self) -> NamedLimits | None:
-        """The limits that the service has named to this task, or to its job; None for none. Any thread."""
+    def learned(self) -> Any:
+        """The limits that the service has named to this task, or to its job; None for none. Any thread.
+
+        A `NamedLimits`, of the ring that knows services.
+        """
         return None if self.limiter is None else self.limiter.learned
 
     def spent(self) -> tuple[int, float]:
