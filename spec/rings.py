@@ -153,6 +153,11 @@ RINGS: Mapping[str, Ring] = {
         doors=("spark.progress",),
         needs=frozenset({"rpc"}),
     ),
+    "outages": Ring(
+        "the breaker of a service that is overloaded or away, and the pace at which its calls come back",
+        ("aio.policies.breaker", "aio.policies.outage", "aio.policies.pace"),
+        doors=("aio.policies.pace",),
+    ),
     "rpc": Ring(
         "authenticated connections between processes, and what goes over them",
         ("rpc",),
@@ -170,6 +175,7 @@ RINGS: Mapping[str, Ring] = {
             *("aio.endpoint_facts", "aio.endpoint_limits", "aio.endpoint_pool", "aio.endpoints"),
             *("aio.limits.headers", "aio.limits.learned"),
         ),
+        needs=frozenset({"outages"}),
     ),
     "sources": Ring(
         "sources, their connectors, and Spark's data source for them",
@@ -194,6 +200,10 @@ RINGS: Mapping[str, Ring] = {
         ("__main__", "doctor", "java_home", "ledger.cli", "pack"),
         doors=("doctor",),
         needs=frozenset({"upkeep"}),
+    ),
+    "waits": Ring(
+        "what an operator waits for, and code that blocks its loop, said in the log",
+        ("aio.idle_reasons", "aio.loop_watcher", "aio.waits"),
     ),
     "upkeep": Ring(
         "compaction of ledgers, and caches, which delete what is too old or too much",

@@ -36,7 +36,6 @@ from pillarbox.aio.function import ResultConverter, request_bytes_of
 from pillarbox.aio.function_runner import runner_of
 from pillarbox.aio.held_bytes import HeldBytes
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.loop_watcher import LoopWatcher
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
 from pillarbox.aio.policies.errors import FirstFailure
@@ -85,7 +84,7 @@ class AsyncWaitOperator(Operator):
         context: contextvars.Context,
         spread: bool = False,
         ledger_session: LedgerSession | None = None,
-        watcher: LoopWatcher | None = None,
+        watcher: Any = None,
         convert: ResultConverter | None = None,
         uid: str | None = None,
         place: Place = ONLY_PLACE,

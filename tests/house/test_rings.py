@@ -178,7 +178,7 @@ def test_what_needs_a_ring_that_is_not_there_names_it(tmp_path: Path) -> None:
     assert said == f"max_calls=5: needs {module}, which is not installed; install all of Pillarbox\n"
 
 
-@pytest.mark.parametrize("ring", ["observe", "timers", "checkpoints", "services"])
+@pytest.mark.parametrize("ring", ["observe", "timers", "checkpoints", "services", "outages", "waits"])
 def test_without_what_no_option_asks_for_calls_are_made_all_the_same(ring: str, tmp_path: Path) -> None:
     copy = copy_without(removed({ring}), tmp_path)
     script = (

@@ -22,17 +22,33 @@ from pillarbox.aio.limits.rate import (
     open_limiter,
 )
 from pillarbox.aio.options import Options
-from pillarbox.aio.policies.breaker import BEGUN, REFUSED, WINDOW_S, CircuitBreaker, are_many
 from pillarbox.aio.policies.retry import RetryPolicy
 from pillarbox.aio.policy import FINAL, Again, CallPolicy, CallSuperseded, PolicyServices
 from pillarbox.aio.retry import bounded_retry_after
-from pillarbox.providers import STUCK_CALLS, provided
+from pillarbox.providers import CIRCUIT_BREAKER, STUCK_CALLS, provided, provided_if_there
 from pillarbox.wire import is_overload, is_unreached, may_have_poison_row, status_of
 
 FULL_STATUSES = (503, 529)
 """Answers of a service that works on as many calls as it can; others that mean overload are of a rate."""
 FULL_AFTER_TRIPS = 2.0
 """Round trips without an answer after which such a service is away instead."""
+
+
+MANY_REFUSALS = 3
+"""Refusals in a window: fewer may be chance."""
+WINDOW_S = 1.0
+"""Seconds over which calls and refusals are counted."""
+SPORADIC_SHARE = 0.1
+"""A share of refused calls up to which they hold back their own rows only."""
+BEGUN, REFUSED = range(2)
+"""Places of the counts of calls."""
+
+
+def are_many(refusals: int, calls: int) -> bool:
+    """Return True if so many refusals of so many calls are more than a sporadic share of them, and chance."""
+    borne = SPORADIC_SHARE * calls
+    # Twice what chance makes of so few.
+    return refusals >= MANY_REFUSALS and refusals > borne + 2 * math.sqrt(borne * (1 - SPORADIC_SHARE))
 
 
 class LoadPolicy(CallPolicy):
@@ -52,9 +68,12 @@ class LoadPolicy(CallPolicy):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         rate, budget = options.rate, options.budget
-        self.breaker: CircuitBreaker | None = None
-        """The breaker, since the service was overloaded, or not reached, for the first time."""
-        self.can_break = retry is not None and retry.waits_out
+        self.breaker: Any = None
+        """The `CircuitBreaker`, since the service was overloaded, or not reached, for the first time."""
+        self._break: Any = (
+            provided_if_there(CIRCUIT_BREAKER) if retry is not None and retry.waits_out else None
+        )
+        self.can_break = self._break is not None
         """True if there may be a breaker."""
         self.limiter: RateLimiter | None = open_limiter(
             rate, budget.max_calls, budget.max_cost, options.limits, cools=self.can_break, clock=clock
@@ -280,14 +299,14 @@ class LoadPolicy(CallPolicy):
         calls, refusals = self._counts.totals(now)
         return are_many(refusals, calls)
 
-    def open_breaker(self) -> CircuitBreaker:
+    def open_breaker(self) -> Any:
         """The breaker, made by the first error that needs one."""
         if self.breaker is None:
             retry, services = self._retry, self._services
             assert retry is not None
             reached = services.finished()
             answered = min(reached, services.limit())
-            self.breaker = CircuitBreaker(
+            self.breaker = self._break(
                 services.loop.time, retry.backoff, retry.max_outage, answered, reached, services.in_flight()
             )
             self.needs_answers = True
@@ -303,7 +322,7 @@ class LoadPolicy(CallPolicy):
     def again(self, calls: Sequence[Call], error: BaseException) -> Again | None:
         """Have a refused row called again for as long as an outage is waited for."""
         retry = self._retry
-        if retry is None or not retry.waits_out or not self.is_refusal(error):
+        if retry is None or not self.can_break or not self.is_refusal(error):
             return None
         breaker = self.open_breaker()
         first = calls[0]
