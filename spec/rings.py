@@ -101,6 +101,7 @@ RINGS: Mapping[str, Ring] = {
         needs=frozenset({"observe", "rpc", "tools"}),
     ),
     "collectors": Ring("functions that bring their results by a collector", ("aio.collector_runner",)),
+    "costs": Ring("what calls use and cost, added up", ("aio.policies.cost",)),
     "dead_letters": Ring(
         "rows that failed for good, put aside in files",
         ("aio.dead_letter_files", "spark.dead_letters"),
@@ -206,9 +207,9 @@ RINGS: Mapping[str, Ring] = {
         ("aio.idle_reasons", "aio.loop_watcher", "aio.waits"),
     ),
     "upkeep": Ring(
-        "compaction of ledgers, and caches, which delete what is too old or too much",
-        ("aio.cache_pin", "ledger.upkeep"),
-        doors=("ledger.upkeep",),
+        "expiry and compaction of ledgers, and caches, which delete what is too old or too much",
+        ("aio.cache_pin", "ledger.maintenance", "ledger.upkeep"),
+        doors=("ledger.maintenance", "ledger.upkeep"),
     ),
 }
 """The rings around the core. Each may import all of the core."""

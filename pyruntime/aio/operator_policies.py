@@ -18,14 +18,14 @@ from pillarbox.aio.calls import Call
 from pillarbox.aio.function import ResultConverter
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import FIXED, Options
-from pillarbox.aio.policies.cost import CostPolicy
 from pillarbox.aio.policies.errors import ErrorPolicy
 from pillarbox.aio.policies.fit import FitPolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
 from pillarbox.aio.policy import CallPolicy, PolicyStack, copies_of
 from pillarbox.aio.policy_parts import LetsThrough, OptionPolicy, PolicyParts
-from pillarbox.providers import KNOWN_SERVICE, provided, provided_if_there
+from pillarbox.aio.uncounted import UncountedCosts
+from pillarbox.providers import COST_POLICY, KNOWN_SERVICE, provided, provided_if_there
 
 
 class OperatorPolicies:
@@ -56,7 +56,13 @@ class OperatorPolicies:
         know = provided_if_there(KNOWN_SERVICE)
         self.service: Any = None if know is None else know(options, self.load)
         use = () if self.service is None else (self.service.limits.use,)
-        self.costs = CostPolicy(options.budget, meter, self.load.spend, clock, options.errors.redaction, *use)
+        count = provided_if_there(COST_POLICY)
+        redact = options.errors.redaction
+        self.costs: Any = (
+            UncountedCosts()
+            if count is None
+            else count(options.budget, meter, self.load.spend, clock, redact, *use)
+        )
         self.errors = ErrorPolicy(options, meter, clock)
         self.fit = FitPolicy(converter)
         self.convert = self.fit.convert

@@ -31,7 +31,7 @@ from pillarbox.aio.policy import CallPolicy, check_policies
 from pillarbox.aio.retry import Retry, check_retry
 from pillarbox.aio.service_addresses import Endpoints
 from pillarbox.ledger import Ledger
-from pillarbox.providers import CHECK_CLAIMS, EQUAL_CALLS, check_provided, provided
+from pillarbox.providers import CHECK_CLAIMS, COST_POLICY, EQUAL_CALLS, check_provided, provided
 from pillarbox.redaction import Redact, check_redact, shown_address
 from pillarbox.validate import (
     check_bool,
@@ -252,6 +252,8 @@ class Budget:
             check_positive_int("max_calls", self.max_calls)
         if self.max_cost is not None:
             check_positive_number("max_cost", self.max_cost)
+        if self.max_cost is not None or self.usage is not None:
+            check_provided(COST_POLICY, "budget")
 
     @property
     def limits_calls(self) -> bool:
