@@ -178,6 +178,11 @@ RINGS: Mapping[str, Ring] = {
         ),
         needs=frozenset({"outages"}),
     ),
+    "shown_errors": Ring(
+        "errors of workers as scripts and notebooks show them: the sentence, and the user's frames",
+        ("spark.shown_errors",),
+        doors=("spark.shown_errors",),
+    ),
     "sources": Ring(
         "sources, their connectors, and Spark's data source for them",
         ("sources", "spark.data_source", "spark.micro_batches"),
@@ -186,7 +191,7 @@ RINGS: Mapping[str, Ring] = {
             *("sources.fetching", "sources.reader"),
             *("sources.simple", "sources.source", "sources.split", "sources.split_coordinator"),
         ),
-        needs=frozenset({"timers"}),
+        needs=frozenset({"shown_errors", "timers"}),
     ),
     "streams": Ring("calls that outlast a micro-batch", ("spark.stream",), needs=frozenset({"dead_letters"})),
     "testing": Ring(

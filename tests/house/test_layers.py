@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESERVED: dict[str, set[str]] = {
     "pyspark": {
         *(FACE, "spark", "api", "clients", "cluster", "dead_letters", "estimates", "frames", "observe"),
-        *("sources", "streams"),
+        *("shown_errors", "sources", "streams"),
     },
     # The doctor looks at a ledger's place, as a process of its own.
     "pyarrow": {
@@ -83,6 +83,7 @@ LOOKUPS = {
         "pillarbox.ledger.upkeep:begin_execution",
         "pillarbox.spark.dead_letters:dead_letter_of",
         "pillarbox.spark.local_frame:local_frame",
+        "pillarbox.spark.shown_errors:show_errors_in_words",
         "pillarbox.task.timers:ProcessingTimeService",
     )
 } | {
