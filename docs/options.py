@@ -16,11 +16,21 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pillarbox.aio.options import UNSET, Budget, Buffer, Dedupe, Errors, Options, Timeout
-from pillarbox.aio.policies.per_key import Limit
+from pillarbox.aio.options import (
+    UNSET,
+    Budget,
+    Buffer,
+    Dedupe,
+    Errors,
+    Limit,
+    Options,
+    RowOptionNames,
+    Timeout,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
-RARE = ("buffer", "dedupe", "per_key", "latency", "where", "policies")
+NAMED = RowOptionNames.__annotations__
+RARE = tuple([name for name in inspect.signature(Options).parameters if name not in NAMED])
 """Options without a keyword of their own: they are given as `options=Options(buffer=...)`."""
 VALUES = (Timeout, Errors, Budget, Buffer, Dedupe, Limit)
 

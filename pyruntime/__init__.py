@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from pillarbox.lazy_names import at_first_use
 
 if TYPE_CHECKING:
+    from pillarbox.aio.adaptive import Adaptive
     from pillarbox.aio.batching import Batch
-    from pillarbox.aio.concurrency import Adaptive
     from pillarbox.aio.current import current_call
-    from pillarbox.aio.endpoints import Endpoints
     from pillarbox.aio.errors import (
         CallFailed,
         CallTimeout,
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
     from pillarbox.aio.limits.coordinator import Coordinator
     from pillarbox.aio.limits.rate import Rate
     from pillarbox.aio.limits.shared import Shared
-    from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
-    from pillarbox.aio.policies.per_key import Limit
+    from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Limit, Options, Timeout
     from pillarbox.aio.retry import Retry, RetryBudget
+    from pillarbox.aio.service_addresses import Endpoints
     from pillarbox.aio.stages import Step
     from pillarbox.aio.usage import AskAgain, Result, Usage
     from pillarbox.api import async_map
@@ -87,10 +86,9 @@ __all__ = [
 # In its module each name is where its docstring says; the lazy import keeps `import pillarbox` light.
 _MODULES = {
     "aio.batching": ["Batch"],
-    "aio.concurrency": ["Adaptive"],
+    "aio.adaptive": ["Adaptive"],
     "aio.limits.shared": ["Shared"],
     "aio.current": ["current_call"],
-    "aio.endpoints": ["Endpoints"],
     "aio.errors": [
         *("CallFailed", "CallTimeout", "ErrorInfo", "NothingSucceeded", "Outcome", "QuotaUsedUp"),
         "TooManyFailures",
@@ -98,9 +96,9 @@ _MODULES = {
     "aio.hedge": ["Hedge"],
     "aio.limits.coordinator": ["Coordinator"],
     "aio.limits.rate": ["Rate"],
-    "aio.options": ["Budget", "Buffer", "Dedupe", "Errors", "Options", "Timeout"],
-    "aio.policies.per_key": ["Limit"],
+    "aio.options": ["Budget", "Buffer", "Dedupe", "Errors", "Limit", "Options", "Timeout"],
     "aio.retry": ["Retry", "RetryBudget"],
+    "aio.service_addresses": ["Endpoints"],
     "aio.stages": ["Step"],
     "aio.usage": ["AskAgain", "Result", "Usage"],
     "api": ["async_map"],

@@ -23,6 +23,21 @@ COLLECTOR_RUNNER = "pillarbox.aio.collector_runner:collector_runner"
 """A function that makes what runs the calls of a function with a collector."""
 OPERATOR_SNAPSHOTS = "pillarbox.aio.operator_snapshots:OperatorSnapshots"
 """A class that takes the state of an operator for a checkpoint, and puts it back."""
+HEDGING_SCHEDULER = "pillarbox.aio.hedging:HedgingScheduler"
+"""The scheduler of calls that are hedged."""
+ADAPTIVE_CONTROLLER = "pillarbox.aio.concurrency:AdaptiveController"
+STUCK_CALLS = "pillarbox.aio.policies.stuck:StuckCalls"
+"""Classes that find how many calls may be in flight, and which of them seem never to end."""
+CIRCUIT_BREAKER = "pillarbox.aio.policies.breaker:CircuitBreaker"
+"""The breaker of a service that is overloaded or away."""
+COST_POLICY = "pillarbox.aio.policies.cost:CostPolicy"
+"""The class that adds up the usage and the cost of calls."""
+IDLE_REPORTER = "pillarbox.aio.idle_reasons:IdleReporter"
+LOOP_WATCHER = "pillarbox.aio.loop_watcher:LoopWatcher"
+"""Classes that say what an operator waits for, and where code blocks its loop."""
+KNOWN_SERVICE = "pillarbox.aio.known_service:KnownService"
+LEARNED_LIMITS = "pillarbox.aio.limits.learned:LearnedLimits"
+"""Classes of what an operator knows of its service, and of the limits that answers name."""
 RESOLVE_CHAIN = "pillarbox.aio.chained:resolve_chain"
 PLACES_OF_CHAIN = "pillarbox.aio.chained:places_of"
 """Functions that give the functions of a list their options, and the operators of a task their places."""
@@ -37,6 +52,8 @@ HELD_CLAIMS = "pillarbox.aio.dedupe.claimed_calls:HeldClaims"
 CHECK_CLAIMS = "pillarbox.aio.dedupe.claims:check_claims"
 CHECK_CLAIMS_PLACE = "pillarbox.aio.dedupe.claims:check_place"
 """Functions that raise LedgerError where an operating system, or a ledger, has no locks for claims."""
+EXPIRE_BATCHES = "pillarbox.ledger.maintenance:expire_batches"
+"""A function that deletes what a ledger has of micro-batches that are committed."""
 BEGIN_EXECUTION = "pillarbox.ledger.upkeep:begin_execution"
 CACHE_PIN = "pillarbox.aio.cache_pin:CachePin"
 """A function and a class that keep the records that an execution may ask a cache for; others go."""
@@ -50,6 +67,8 @@ PLANNED_JOB = "pillarbox.ledger.objects.holding:planned_job"
 """Functions for jobs that hold their run, as `pillarbox.ledger.runs` calls them."""
 LOCAL_FRAME = "pillarbox.spark.local_frame:local_frame"
 """A function that makes what stands for a table without Spark in place of a DataFrame."""
+SHOW_ERRORS = "pillarbox.spark.shown_errors:show_errors_in_words"
+"""A function that has scripts and notebooks show a worker's error by its sentence and the user's frames."""
 FILE_JOB = "pillarbox.file_jobs:main"
 """A function that runs a command over a file, by its name and words."""
 LOCAL_COORDINATOR = "pillarbox.aio.limits.coordinator:local_coordinator"
@@ -69,6 +88,18 @@ def provided(name: str, option: str) -> Any:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise _missing(module, option, error.name) from None
+
+
+def provided_if_there(name: str) -> Any:
+    """Return the object called `name`; None where its module is not installed.
+
+    For what no option asks for: an operator does without it then.
+    """
+    try:
+        check_provided(name, name)
+    except ModuleNotFoundError:
+        return None
+    return provided(name, name)
 
 
 def check_provided(name: str, option: str) -> None:

@@ -74,6 +74,11 @@ RINGS: Mapping[str, Ring] = {
         ("aio.batches",),
         doors=("aio.batches.batch_execution", "aio.batches.batch_scheduler"),
     ),
+    "capacity": Ring(
+        "the number of calls in flight, found by what the service does",
+        ("aio.concurrency", "aio.policies.stuck"),
+        doors=("aio.concurrency",),
+    ),
     "chains": Ring("several functions in one task", ("aio.chained",), doors=("aio.chained",)),
     "checkpoints": Ring(
         "the states of operators, taken, restored, and as bytes",
@@ -88,6 +93,7 @@ RINGS: Mapping[str, Ring] = {
             *("clients", "clients.secret", "clients.texts", "clients.tokenizer_loading"),
             *("clients.transport", "clients.vectors", "spark.client_columns", "spark.token_columns"),
         ),
+        needs=frozenset({"services"}),
     ),
     "cluster": Ring(
         "the doctor's checks of the executors of a cluster",
@@ -95,6 +101,7 @@ RINGS: Mapping[str, Ring] = {
         needs=frozenset({"observe", "rpc", "tools"}),
     ),
     "collectors": Ring("functions that bring their results by a collector", ("aio.collector_runner",)),
+    "costs": Ring("what calls use and cost, added up", ("aio.policies.cost",)),
     "dead_letters": Ring(
         "rows that failed for good, put aside in files",
         ("aio.dead_letter_files", "spark.dead_letters"),
@@ -109,11 +116,22 @@ RINGS: Mapping[str, Ring] = {
         ("file_jobs", "frames", "spark.local_frame", "tasks"),
         needs=frozenset({"clients", "observe"}),
     ),
+    "hedges": Ring(
+        "further calls of rows whose call is slow",
+        ("aio.hedging", "aio.policies.hedge"),
+        doors=("aio.hedging",),
+    ),
+    "hedged_batches": Ring(
+        "further calls of batches whose call is slow",
+        ("aio.batches.batch_hedging",),
+        needs=frozenset({"batches", "hedges"}),
+    ),
     "job": Ring(
         "jobs in one process without Spark: checkpoints, sinks with two phases",
         ("job",),
         needs=frozenset({"chains", "checkpoints", "dead_letters", "sources"}),
     ),
+    "keys": Ring("the order of rows by key", ("aio.policies.per_key",)),
     "legacy": Ring(
         "adapters for sources of earlier interfaces", ("sources.legacy",), needs=frozenset({"sources"})
     ),
@@ -122,9 +140,9 @@ RINGS: Mapping[str, Ring] = {
         (
             *("aio.limits.coordinator", "aio.limits.fact_link", "aio.limits.facts", "aio.limits.lease"),
             *("aio.limits.messages", "aio.limits.outcomes", "aio.limits.quota"),
-            *("aio.limits.slot_lease", "aio.limits.slots"),
+            *("aio.limits.slot_lease", "aio.limits.slots", "aio.policies.slots"),
         ),
-        needs=frozenset({"rpc"}),
+        needs=frozenset({"capacity", "rpc", "services"}),
     ),
     "models": Ring(
         "models in worker processes, and servers beside them", ("models",), needs=frozenset({"clients"})
@@ -136,10 +154,34 @@ RINGS: Mapping[str, Ring] = {
         doors=("spark.progress",),
         needs=frozenset({"rpc"}),
     ),
+    "outages": Ring(
+        "the breaker of a service that is overloaded or away, and the pace at which its calls come back",
+        ("aio.policies.breaker", "aio.policies.outage", "aio.policies.pace"),
+        doors=("aio.policies.pace",),
+    ),
     "rpc": Ring(
         "authenticated connections between processes, and what goes over them",
         ("rpc",),
         doors=("rpc.agreement", "rpc.codec", "rpc.connection", "rpc.server", "rpc.totals_json"),
+    ),
+    "services": Ring(
+        "what is known of services: the limits that answers name, and addresses, of which some may rest",
+        (
+            *("aio.endpoint_counts", "aio.endpoint_facts", "aio.endpoint_health", "aio.endpoint_limits"),
+            *("aio.endpoint_pool", "aio.endpoints", "aio.known_service", "aio.limits.headers"),
+            *("aio.limits.learned", "aio.limits.used_up", "aio.policies.endpoints", "aio.policies.returns"),
+            "aio.policies.service_limits",
+        ),
+        doors=(
+            *("aio.endpoint_facts", "aio.endpoint_limits", "aio.endpoint_pool", "aio.endpoints"),
+            *("aio.limits.headers", "aio.limits.learned"),
+        ),
+        needs=frozenset({"outages"}),
+    ),
+    "shown_errors": Ring(
+        "errors of workers as scripts and notebooks show them: the sentence, and the user's frames",
+        ("spark.shown_errors",),
+        doors=("spark.shown_errors",),
     ),
     "sources": Ring(
         "sources, their connectors, and Spark's data source for them",
@@ -149,14 +191,15 @@ RINGS: Mapping[str, Ring] = {
             *("sources.fetching", "sources.reader"),
             *("sources.simple", "sources.source", "sources.split", "sources.split_coordinator"),
         ),
-        needs=frozenset({"timers"}),
+        needs=frozenset({"shown_errors", "timers"}),
     ),
     "streams": Ring("calls that outlast a micro-batch", ("spark.stream",), needs=frozenset({"dead_letters"})),
     "testing": Ring(
         "harnesses, models, suites, a stand-in service",
         ("testing",),
-        needs=frozenset({"batches", "chains", "sources"}),
+        needs=frozenset({"batches", "chains", "hedges", "sources"}),
     ),
+    "time_budgets": Ring("budgets of time, from whose end on no call begins", ("aio.policies.time_budget",)),
     "timers": Ring("timers of operators", ("task.alarm", "task.timers"), doors=("task.alarm",)),
     "tools": Ring(
         "the command line: doctor, pack, java-home, ledger",
@@ -164,10 +207,14 @@ RINGS: Mapping[str, Ring] = {
         doors=("doctor",),
         needs=frozenset({"upkeep"}),
     ),
+    "waits": Ring(
+        "what an operator waits for, and code that blocks its loop, said in the log",
+        ("aio.idle_reasons", "aio.loop_watcher", "aio.waits"),
+    ),
     "upkeep": Ring(
-        "compaction of ledgers, and caches, which delete what is too old or too much",
-        ("aio.cache_pin", "ledger.upkeep"),
-        doors=("ledger.upkeep",),
+        "expiry and compaction of ledgers, and caches, which delete what is too old or too much",
+        ("aio.cache_pin", "ledger.maintenance", "ledger.upkeep"),
+        doors=("ledger.maintenance", "ledger.upkeep"),
     ),
 }
 """The rings around the core. Each may import all of the core."""

@@ -34,10 +34,8 @@ from pillarbox.aio.emission import ResultEmitter
 from pillarbox.aio.errors import TooManyFailures
 from pillarbox.aio.function import ResultConverter, request_bytes_of
 from pillarbox.aio.function_runner import runner_of
-from pillarbox.aio.hedging import HedgingScheduler
 from pillarbox.aio.held_bytes import HeldBytes
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.loop_watcher import LoopWatcher
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
 from pillarbox.aio.policies.errors import FirstFailure
@@ -51,6 +49,7 @@ from pillarbox.kernel import WATERMARK, OrderedQueue, UnorderedQueue
 from pillarbox.providers import (
     BATCH_SCHEDULER,
     HEDGED_BATCH_SCHEDULER,
+    HEDGING_SCHEDULER,
     OPERATOR_SNAPSHOTS,
     provided,
 )
@@ -85,7 +84,7 @@ class AsyncWaitOperator(Operator):
         context: contextvars.Context,
         spread: bool = False,
         ledger_session: LedgerSession | None = None,
-        watcher: LoopWatcher | None = None,
+        watcher: Any = None,
         convert: ResultConverter | None = None,
         uid: str | None = None,
         place: Place = ONLY_PLACE,
@@ -106,10 +105,11 @@ class AsyncWaitOperator(Operator):
         self._emitter = emitter = ResultEmitter(queue, self._meter, place, weights)
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         is_hedged = options.hedge is not None
-        if options.batch is None:
-            make: Callable[..., CallScheduler] = HedgingScheduler if is_hedged else CallScheduler
-        else:
+        make: Callable[..., CallScheduler] = CallScheduler
+        if options.batch is not None:
             make = provided(HEDGED_BATCH_SCHEDULER if is_hedged else BATCH_SCHEDULER, "batch")
+        elif is_hedged:
+            make = provided(HEDGING_SCHEDULER, "hedge")
         self._scheduler = scheduler = make(
             options,
             self._meter,
@@ -261,10 +261,9 @@ class AsyncWaitOperator(Operator):
             capacity=scheduler.slots.limit,
             waits={} if wait is None else {wait: 1},
             policies=scheduler.policies.stack.statistics(),
-            **scheduler.policies.hedges(),
             spent=dict(self._time.spent),
             elapsed=self._time.elapsed,
-            **scheduler.policies.endpoint_counts.tables(scheduler.policies.load.learned),
+            **scheduler.policies.totals(),
         )
 
     @property

@@ -13,9 +13,6 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from pillarbox.aio.calls import Call
-from pillarbox.aio.endpoint_limits import Demand
-from pillarbox.aio.endpoint_pool import EndpointPool
-from pillarbox.aio.endpoints import Endpoint
 from pillarbox.aio.errors import said
 from pillarbox.aio.options import Timeout
 from pillarbox.aio.usage import Usage
@@ -34,27 +31,12 @@ IDENTITY_CHARACTERS_LOGGED = 8
 log = logging.getLogger("pillarbox.call")
 
 
-class EndpointServices(NamedTuple):
-    """Services of an operator for clients that choose among endpoints. Any thread.
-
-    waits: whether a call for which nothing was sent is made again. share: shares the states of the endpoints
-    with other tasks. note: counts a request: the pool, the endpoint, seconds, whether it ended with a fault
-    of the endpoint. demand: what a request for calls asks of the limits of an endpoint. follow: has the
-    limits of the endpoints of a pool hold calls back; on the thread of the operator's loop.
-    """
-
-    waits: Callable[[], bool]
-    share: Callable[[EndpointPool], None]
-    note: Callable[[EndpointPool, Endpoint, float, bool], None]
-    demand: Callable[[Sequence[Call]], Demand]
-    follow: Callable[[EndpointPool], None]
-
-
 class CallServices(NamedTuple):
     """Services of an operator for its running calls. The functions are for any thread, but where noted.
 
     bill_request: counts the usage of a request: calls, usage, seconds, whether the cost is known; for a
-    thread with a running loop. endpoints: for clients of several addresses.
+    thread with a running loop. endpoints: the `EndpointServices` for clients of several addresses; None where
+    no ring has such clients.
     report_limits: takes calls and the headers of an answer to them, on the thread of `loop`.
     suggest_rows: limits the rows of later batches; on the thread of `loop`.
     """
@@ -64,7 +46,7 @@ class CallServices(NamedTuple):
     timeout: Timeout
     redact: Redact
     bill_request: Callable[[Sequence[Call], Usage, float, bool], None]
-    endpoints: EndpointServices
+    endpoints: Any
     report_limits: Callable[[Sequence[Call], object], None]
     suggest_rows: Callable[[float], None]
 
@@ -150,9 +132,10 @@ class CurrentCall:
 
         For clients that know of each address of a service whether it takes calls.
         """
-        return self._services.endpoints.waits()
+        endpoints = self._services.endpoints
+        return endpoints is not None and bool(endpoints.waits())
 
-    def share_endpoints(self, pool: EndpointPool) -> None:
+    def share_endpoints(self, pool: object) -> None:
         """Share the states of these endpoints with the other tasks of the job, if it has a coordinator.
 
         For clients that choose among endpoints by themselves. Any thread.
@@ -165,11 +148,11 @@ class CurrentCall:
         return self._calls[0].avoided
 
     @property
-    def demand(self) -> Demand:
+    def demand(self) -> Any:
         """The demand of a request of the call on the limits of an endpoint."""
         return self._services.endpoints.demand(self._calls)
 
-    def begin_request(self, pool: EndpointPool, endpoint: Endpoint) -> None:
+    def begin_request(self, pool: object, endpoint: object) -> None:
         """Note that a request of the call goes to one endpoint of several. Any thread.
 
         For clients that choose among endpoints by themselves: the limits that the next answer names are those
@@ -187,7 +170,7 @@ class CurrentCall:
         except RuntimeError:
             return False
 
-    def count_request(self, pool: EndpointPool, endpoint: Endpoint, seconds: float, is_fault: bool) -> None:
+    def count_request(self, pool: object, endpoint: object, seconds: float, is_fault: bool) -> None:
         """Count a request of the call at one endpoint of several. Any thread.
 
         For clients that choose among endpoints by themselves. is_fault: it ended with a fault of the

@@ -51,11 +51,12 @@ from weakref import WeakKeyDictionary
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.endpoint_facts import Finding
 from pillarbox.aio.endpoint_limits import CREDIT_REST_S, USUAL, Demand
-from pillarbox.aio.endpoints import Endpoint, Spread, names_of
+from pillarbox.aio.endpoints import Endpoint, names_of
 from pillarbox.aio.errors import ServiceResting, cut, said
 from pillarbox.aio.limits.headers import LimitReading, headers_of, read_limits
 from pillarbox.aio.limits.used_up import is_refusal
 from pillarbox.aio.retry import bounded_retry_after
+from pillarbox.aio.service_addresses import Spread
 from pillarbox.aio.totals import clock_time, seconds
 from pillarbox.wire import Kind, Reading, is_unsent, read_error
 

@@ -140,8 +140,8 @@ def rows_in_flight(scheduler: CallScheduler) -> RowsInFlight[Any]:
         rows.due[call] = None
         scheduler.runner.dispatch()
 
-    policy = scheduler.policies.hedge
-    assert policy is not None
+    policy = scheduler.policies.brought["hedge"]
+    assert isinstance(policy, HedgePolicy)
     deadlines: CallDeadlines[Any] = CallDeadlines(
         scheduler.loop, policy.after or 0.0, partial(scheduler.guarded, is_slow)
     )

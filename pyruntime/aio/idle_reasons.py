@@ -11,7 +11,35 @@ from pillarbox.aio.errors import shorten
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.totals import clock_time
-from pillarbox.aio.waits import Wait
+from pillarbox.aio.waits import Wait, WaitReporter
+
+
+class IdleReporter:
+    """Says why an operator waits whose slots are idle for some seconds: in the log, and in its totals.
+
+    name: the function's. first_row: gives the row that all others wait for, for their order.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        scheduler: CallScheduler,
+        session: LedgerSession | None,
+        first_row: Callable[[], Any],
+    ) -> None:
+        self._reporter = WaitReporter(name, scheduler.clock)
+        self._scheduler = scheduler
+        self._session = session
+        self._first_row = first_row
+
+    @property
+    def text(self) -> str | None:
+        """The wait of now, in words; None while it is not worth saying. Any thread."""
+        return self._reporter.text
+
+    def look(self, idle: str) -> None:
+        """The slots are idle now for `idle`, one of `SPENT`."""
+        self._reporter.look(reason_to_wait(self._scheduler, self._session, idle, self._first_row))
 
 
 def reason_to_wait(

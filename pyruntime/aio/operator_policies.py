@@ -5,6 +5,9 @@
 # refused (`Retry.result`) before it is converted. Of an attempt that failed, the function's own wish comes
 # before an outage, which is not charged to the row, and that before `Retry`. The fault of one endpoint of
 # several comes before all of these: it is settled at another endpoint.
+#
+# Where the policy of an option stands its declaration says, in `pillarbox.aio.options`: a new one is made,
+# put into its place, opened, begun, counted and closed here as the others are, without a line of its own.
 
 from __future__ import annotations
 
@@ -12,40 +15,31 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pillarbox.aio.calls import Call
-from pillarbox.aio.current_call import EndpointServices
-from pillarbox.aio.endpoint_counts import EndpointCounts
-from pillarbox.aio.endpoint_pool import EndpointPool
 from pillarbox.aio.function import ResultConverter
 from pillarbox.aio.meter import Meter
-from pillarbox.aio.options import Options
-from pillarbox.aio.policies.cost import CostPolicy
-from pillarbox.aio.policies.endpoints import EndpointPolicy
+from pillarbox.aio.options import FIXED, Options
 from pillarbox.aio.policies.errors import ErrorPolicy
 from pillarbox.aio.policies.fit import FitPolicy
-from pillarbox.aio.policies.hedge import HedgePolicy
 from pillarbox.aio.policies.load import LoadPolicy
-from pillarbox.aio.policies.per_key import KeyPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
-from pillarbox.aio.policies.returns import ReturnPolicy
-from pillarbox.aio.policies.service_limits import ServiceLimitsPolicy
-from pillarbox.aio.policies.slots import SlotPolicy
-from pillarbox.aio.policies.time_budget import TimeBudgetPolicy
-from pillarbox.aio.policy import PolicyStack, copies_of
+from pillarbox.aio.policy import CallPolicy, PolicyStack, copies_of
+from pillarbox.aio.policy_parts import LetsThrough, OptionPolicy, PolicyParts
+from pillarbox.aio.uncounted import UncountedCosts
+from pillarbox.providers import COST_POLICY, KNOWN_SERVICE, provided, provided_if_there
 
 
 class OperatorPolicies:
     """The stack of an operator with some options, and those policies that are asked by name.
 
     `costs` and `errors` are asked outside of the stack: each result that carries its usage is billed, on time
-    or late, and each row that failed for good gets what stands for its result. `hedge` is None where no call
-    is hedged. hold, resume: as `KeyPolicy` needs them.
+    or late, and each row that failed for good gets what stands for its result. `brought` are the policies of
+    options, by the option. `service`: what is known of the service, as `KnownService`; None where that is not
+    installed. hold, resume: as `PolicyParts` has them.
     """
 
     __slots__ = (
-        *("by_key", "convert", "costs", "endpoint_counts", "endpoint_services", "errors", "facts", "fit"),
-        "hedge",
-        *("is_plain", "load", "looks_at_results", "looks_beside_costs", "rejects", "retry"),
-        *("service_limits", "slots", "stack", "time", "users"),
+        *("brought", "by_key", "convert", "costs", "errors", "fit", "is_plain", "load"),
+        *("looks_at_results", "looks_beside_costs", "rejects", "retry", "service", "slots", "stack", "users"),
     )
 
     def __init__(
@@ -58,45 +52,40 @@ class OperatorPolicies:
         resume: Callable[[Sequence[Call], bool], None],
     ) -> None:
         self.retry = None if options.retry is None else RetryPolicy(options.retry, clock)
-        shared = options.shared_slots()
-        self.slots = None if shared is None else SlotPolicy(shared)
-        found = (None, None) if self.slots is None else (self.slots.finder, self.slots.hang)
-        self.load = LoadPolicy(options, self.retry, clock, *found)
-        self.service_limits = limits = ServiceLimitsPolicy(options, self.load)
-        self.costs = CostPolicy(
-            options.budget, meter, self.load.spend, clock, options.errors.redaction, limits.use
+        self.load = LoadPolicy(options, self.retry, clock)
+        know = provided_if_there(KNOWN_SERVICE)
+        self.service: Any = None if know is None else know(options, self.load)
+        use = () if self.service is None else (self.service.limits.use,)
+        count = provided_if_there(COST_POLICY)
+        redact = options.errors.redaction
+        self.costs: Any = (
+            UncountedCosts()
+            if count is None
+            else count(options.budget, meter, self.load.spend, clock, redact, *use)
         )
-        budget = options.budget
-        self.time = TimeBudgetPolicy(budget, self.load.exhaust) if budget.has_end else None
         self.errors = ErrorPolicy(options, meter, clock)
         self.fit = FitPolicy(converter)
         self.convert = self.fit.convert
-        limit = options.per_key
-        self.by_key = None if limit is None else KeyPolicy(limit, hold, resume)
-        """Lets rows through by their keys; None where they have none."""
         self.users = tuple(copies_of(options.policies))
-        self.endpoint_counts = counts = EndpointCounts()
-        self.facts = None if options.limits is None else options.limits.open_facts()
-        returns = ReturnPolicy(self.load)
-
-        def share(pool: EndpointPool) -> None:
-            returns.watch(pool)
-            self._share(pool)
-
-        self.endpoint_services = EndpointServices(
-            self.load.waits_for_service, share, counts.count, limits.demand_of, limits.follow
-        )
-        given = options.endpoints
-        endpoints = None if given is None else EndpointPolicy(given, self.load, counts, limits, share)
-        self.hedge = (
-            None if options.hedge is None else HedgePolicy(options.hedge, options.max_capacity, clock)
-        )
-        in_order = (
+        parts = PolicyParts(options, clock, self.load, self.service, hold, resume)
+        self.brought: dict[str, OptionPolicy] = {}
+        behind: dict[str, list[CallPolicy]] = {name: [] for name in FIXED}
+        for each in options.brought():
+            policy = self.brought[each.option] = provided(each.policy, each.option).of(parts)
+            behind[each.behind].append(policy)
+        self.by_key: LetsThrough | None = self.brought.get("per_key")  # type: ignore[assignment]
+        """Lets rows through by their keys; None where they have none."""
+        self.slots: Any = self.brought.get("capacity")
+        fixed: dict[str, CallPolicy | None] = {
             # Opened before those that find endpoints.
-            *(returns, self.retry, self.fit, endpoints, RepeatPolicy(self.retry), limits, self.time),
-            self.slots,
-            *(self.load, self.hedge, self.by_key),
-        )
+            "returns": None if self.service is None else self.service.returns,
+            "retry": self.retry,
+            "fit": self.fit,
+            "repeat": RepeatPolicy(self.retry),
+            "limits": None if self.service is None else self.service.limits,
+            "load": self.load,
+        }
+        in_order = [policy for name in FIXED for policy in (fixed[name], *behind[name])]
         self.stack = stack = PolicyStack(
             [*self.users, *[each for each in in_order if each is not None]],
             again_last=() if self.retry is None else (self.retry,),
@@ -111,43 +100,41 @@ class OperatorPolicies:
         self.is_plain = not (self.looks_at_results or attends or (self.users and stack.ended))
         """True if a call has one attempt, and ends when it ends."""
 
-    def hedges(self) -> dict[str, int]:
-        """Counts of hedges, by the fields of `Totals`. Any thread."""
-        hedge = self.hedge
-        return {} if hedge is None else {"hedged": hedge.hedged, "hedges_won": hedge.won}
+    def totals(self) -> dict[str, Any]:
+        """The fields of `Totals` that policies and the service have. Any thread."""
+        found: dict[str, Any] = {} if self.service is None else self.service.counts.tables(self.load.learned)
+        for policy in self.brought.values():
+            found.update(policy.totals())
+        return found
 
     @property
     def found(self) -> int | None:
         """Calls in flight, at most, as found so far or leased; None where their number is given."""
-        return self.load.found if self.slots is None else self.slots.limit
+        limit: int | None = self.load.found if self.slots is None else self.slots.limit
+        return limit
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin to share what is shared. wake: called when a shared limiter may have more."""
         self.load.start(wake)
-        if self.slots is not None:
-            self.slots.start()
-        if self.facts is not None:
-            self.facts.start()
-        if self.time is not None:
-            self.time.start()
+        if self.service is not None:
+            self.service.start()
+        for policy in self.brought.values():
+            policy.start()
 
     async def closed(self) -> None:
         """Close the policies, and give back what was granted and not used."""
         self.stack.close()
-        if self.slots is not None:
-            await self.slots.closed()
-        if self.facts is not None:
-            await self.facts.close()
+        for policy in self.brought.values():
+            await policy.closed()
+        if self.service is not None:
+            await self.service.closed()
         await self.load.closed()
 
-    def _share(self, pool: EndpointPool) -> None:
-        """Share the states of endpoints of which there are several. Any thread."""
-        if self.facts is not None and not pool.is_alone:
-            self.facts.share(pool)
-
-    def for_calls(self) -> tuple[EndpointServices, Callable[[Sequence[Call], object], None]]:
+    def for_calls(self) -> tuple[Any, Callable[[Sequence[Call], object], None]]:
         """The values `endpoints` and `report_limits` of `CallServices`."""
-        return self.endpoint_services, self.service_limits.report_limits
+        if self.service is None:
+            return None, lambda calls, headers: None
+        return self.service.for_calls, self.service.limits.report_limits
 
     def snapshot(self) -> tuple[Any, tuple[Any, ...]]:
         """The states that a restart needs: of the retries, and of the user's policies."""

@@ -20,19 +20,18 @@ import dataclasses
 import datetime
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
+from pillarbox.aio.adaptive import Adaptive
 from pillarbox.aio.batching import Batch
-from pillarbox.aio.concurrency import Adaptive
-from pillarbox.aio.endpoints import Endpoints
 from pillarbox.aio.hedge import Hedge, check_hedge
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.limits.shared import Shared, SharedSlots
-from pillarbox.aio.policies.per_key import Limit
 from pillarbox.aio.policy import CallPolicy, check_policies
 from pillarbox.aio.retry import Retry, check_retry
+from pillarbox.aio.service_addresses import Endpoints
 from pillarbox.ledger import Ledger
-from pillarbox.providers import CHECK_CLAIMS, EQUAL_CALLS, check_provided, provided
+from pillarbox.providers import CHECK_CLAIMS, COST_POLICY, EQUAL_CALLS, check_provided, provided
 from pillarbox.redaction import Redact, check_redact, shown_address
 from pillarbox.validate import (
     check_bool,
@@ -60,6 +59,32 @@ LATENCIES = ("normal", "low")
 
 ErrorMode: TypeAlias = Literal["fail", "null", "column", "drop"]
 Latency: TypeAlias = Literal["normal", "low"]
+
+
+Fixed: TypeAlias = Literal["returns", "retry", "fit", "repeat", "limits", "load"]
+FIXED: tuple[Fixed, ...] = get_args(Fixed)
+"""The policies that stand in the stack of an operator whatever its options are, in their order."""
+
+
+class Brings(NamedTuple):
+    """The policy that an option brings, as the declaration of the option says.
+
+    policy: the name of a class derived from `OptionPolicy`, as `pillarbox.providers` has names. behind: the
+    fixed policy behind which it stands in the stack; of several behind one, in the order of their options.
+    when: returns True for a value of the option that brings it. option: the name of the option.
+    """
+
+    policy: str
+    behind: Fixed
+    when: Callable[[Any], bool]
+    option: str = ""
+
+
+def _brings(
+    policy: str, *, behind: Fixed, when: Callable[[Any], bool] = lambda value: value is not None
+) -> dict[str, Brings]:
+    """The metadata of the field of an option that brings a policy."""
+    return {"brings": Brings(policy, behind, when)}
 
 
 class _Unset:
@@ -227,6 +252,8 @@ class Budget:
             check_positive_int("max_calls", self.max_calls)
         if self.max_cost is not None:
             check_positive_number("max_cost", self.max_cost)
+        if self.max_cost is not None or self.usage is not None:
+            check_provided(COST_POLICY, "budget")
 
     @property
     def limits_calls(self) -> bool:
@@ -355,6 +382,43 @@ class Dedupe:
         provided(CHECK_CLAIMS, "dedupe")()
 
 
+@naming_arguments
+@dataclass(frozen=True)
+class Limit:
+    """Call rows of one key in their order, one after the other; rows of other keys go on beside them.
+
+    key: a function of the row (for `async_udf`: of the arguments) that returns its key, a hashable value.
+        None stands for a row without a key, which is not limited.
+    at_once: rows of one key, at most, that are called or wait for a retry (1 or more). They begin in
+        the order of their rows; with 1 each begins after the result of the one before.
+
+        >>> from pillarbox import Limit, Options, async_map
+        >>> balance = {"ann": 0, "bob": 0}
+        >>> async def add(row):
+        ...     user, amount = row
+        ...     balance[user] += amount
+        ...     return user, balance[user]
+        >>> rows = [("ann", 5), ("bob", 2), ("ann", -3)]
+        >>> list(async_map(rows, add, options=Options(per_key=Limit(key=lambda row: row[0]))))
+        [('ann', 5), ('bob', 2), ('ann', 2)]
+
+    For a DataFrame it applies to each task: put the rows of a key into one partition, in their order, by
+    `df.repartition("user").sortWithinPartitions("time")`. Kafka's name for it is order by key.
+
+    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
+    allowed values.
+    """
+
+    key: Callable[..., Hashable]
+    at_once: int = 1
+
+    def __post_init__(self) -> None:
+        if not callable(self.key):
+            raise TypeError(f"key={self.key!r}: must be a function of the row that returns its key")
+        check_function_or_none("key", self.key)
+        check_positive_int("at_once", self.at_once)
+
+
 @dataclass(frozen=True, init=False)
 class Options:
     """Options of one operator: the limits of its calls and the treatment of their outcomes.
@@ -400,20 +464,38 @@ class Options:
     """
 
     ordered: bool
-    capacity: int | Adaptive | Shared
+    capacity: int | Adaptive | Shared = dataclasses.field(
+        metadata=_brings(
+            "pillarbox.aio.policies.slots:SlotPolicy",
+            behind="limits",
+            when=lambda capacity: isinstance(capacity, Shared),
+        )
+    )
     timeout: Timeout
     retry: Any
     rate: Rate | None
-    hedge: Hedge | None
+    hedge: Hedge | None = dataclasses.field(
+        metadata=_brings("pillarbox.aio.policies.hedge:HedgePolicy", behind="load")
+    )
     batch: Batch | None
     errors: Errors
-    budget: Budget
-    endpoints: Endpoints | None
+    budget: Budget = dataclasses.field(
+        metadata=_brings(
+            "pillarbox.aio.policies.time_budget:TimeBudgetPolicy",
+            behind="limits",
+            when=lambda budget: budget.has_end,
+        )
+    )
+    endpoints: Endpoints | None = dataclasses.field(
+        metadata=_brings("pillarbox.aio.policies.endpoints:EndpointPolicy", behind="fit")
+    )
     ledger: Ledger | None
     limits: SharedLimits | None
     buffer: Buffer
     dedupe: Dedupe | None
-    per_key: Limit | None
+    per_key: Limit | None = dataclasses.field(
+        metadata=_brings("pillarbox.aio.policies.per_key:KeyPolicy", behind="load")
+    )
     latency: Latency
     where: Any
     policies: tuple[CallPolicy, ...]
@@ -467,6 +549,8 @@ class Options:
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        for brought in self.brought():
+            check_provided(brought.policy, brought.option)
         if limits is not None:
             # One that cannot be reached is refused here; each operator gets a name of its own later.
             limits.named()
@@ -502,6 +586,10 @@ class Options:
                 "uid=None: with a ledger the operator needs a name, such as Ledger(folder, uid='embed-v1'); "
                 "give another when the function changes, and its old results are not found"
             )
+
+    def brought(self) -> list[Brings]:
+        """Policies that these options bring, in the order of the options."""
+        return [each for each in BRINGS if each.when(getattr(self, each.option))]
 
     @property
     def adaptive(self) -> Adaptive | None:
@@ -542,6 +630,16 @@ class Options:
             budget=_spread_field(self.budget, "usage"),
             timeout=_spread_field(self.timeout, "fallback"),
         )
+
+
+BRINGS = tuple(
+    [
+        each.metadata["brings"]._replace(option=each.name)
+        for each in dataclasses.fields(Options)
+        if "brings" in each.metadata
+    ]
+)
+"""The policies of options, in the order of the options."""
 
 
 def _moment(until: Any) -> datetime.datetime:

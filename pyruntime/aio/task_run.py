@@ -44,7 +44,6 @@ from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import Call, Chunk
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.function import enter_function
-from pillarbox.aio.loop_watcher import LoopWatcher
 from pillarbox.aio.policies.errors import FirstFailure
 from pillarbox.aio.row_inputs import CollectionInput, input_of, set_done
 from pillarbox.aio.stages import Identify, Stage, places_of
@@ -52,6 +51,7 @@ from pillarbox.aio.states import OutputState
 from pillarbox.aio.totals import Totals
 from pillarbox.kernel import Handover, HandoverClosedError
 from pillarbox.loop_thread import LoopThread, post
+from pillarbox.providers import LOOP_WATCHER, provided_if_there
 from pillarbox.redaction import Redact
 from pillarbox.task import StreamTask
 from pillarbox.task.checkpoint import (
@@ -341,9 +341,8 @@ class TaskRun:
 
     stages: the functions, each of which gets what the one in front gives. input, output: those of the task;
     the output hears of its end. identify: see `places_of`. snapshot: what the task goes on from.
-    spread: as `AsyncWaitOperator` says. `watcher` looks for code that blocks the loop, once started, and
-    until the task ends. `ended` is a future of the loop that is done when the task has ended, whatever the
-    reason.
+    spread: as `AsyncWaitOperator` says. `ended` is a future of the loop that is done when the task has ended,
+    whatever the reason.
     """
 
     def __init__(
@@ -362,7 +361,9 @@ class TaskRun:
         self._output = output
         self._snapshot = snapshot
         fn = stages[0].fn
-        self.watcher = LoopWatcher(getattr(fn, "__qualname__", type(fn).__qualname__))
+        watch = provided_if_there(LOOP_WATCHER)
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        self._watcher: Any = None if watch is None else watch(name)
         self.operators = [
             AsyncWaitOperator(
                 stage.fn,
@@ -371,7 +372,7 @@ class TaskRun:
                 context=context,
                 spread=spread,
                 ledger_session=stage.ledger_session,
-                watcher=self.watcher if place.is_first else None,
+                watcher=self._watcher if place.is_first else None,
                 convert=stage.convert,
                 uid=stage.uid,
                 place=place,
@@ -382,6 +383,16 @@ class TaskRun:
         # The operator takes samples itself, by a timer of the loop, and has no timers of the task.
         self.task = StreamTask(input, self.operators, output, clock=time.monotonic, latency_interval=None)
         self.ended: asyncio.Future[None] = loop.create_future()
+
+    def watch(self) -> None:
+        """Look for code that blocks the loop, where that is installed, until the task ends. Any thread."""
+        if self._watcher is not None:
+            self._watcher.start()
+
+    def join_watch(self, timeout: float) -> None:
+        """Wait until nothing looks any more, for `timeout` seconds at most. Not on the loop's thread."""
+        if self._watcher is not None:
+            self._watcher.join(timeout)
 
     def start(self) -> None:
         """Run beside the coroutines of the loop."""
@@ -403,7 +414,8 @@ class TaskRun:
             # Who cancels a task that is through, and closes, has all results.
             failure = None if self.task.state is TaskState.FINISHED else error
         # Of a task that has not got as far as its operators.
-        self.watcher.close()
+        if self._watcher is not None:
+            self._watcher.close()
         if failure is None:
             self._output.finish()
         else:
@@ -512,7 +524,7 @@ class ResultStream:
                 self._run = make_run(stages)
                 if self._loop_thread is None:
                     # No other thread comes by that would begin it.
-                    self._run.watcher.start()
+                    self._run.watch()
                 await self._run.run()
                 await self._input.closed()
                 self._ended.set()
@@ -566,7 +578,7 @@ class ResultStream:
     def _watch(self) -> None:
         if self._watch_at is not None and self._run is not None:
             self._watch_at = None
-            self._run.watcher.start()
+            self._run.watch()
 
     @property
     def has_all_rows(self) -> bool:
@@ -620,7 +632,7 @@ class ResultStream:
         if not ended:
             return False
         if self._run is not None:
-            self._run.watcher.join(self._intervals.close_timeout)
+            self._run.join_watch(self._intervals.close_timeout)
         assert isinstance(self._closed, Future)
         if not wait([self._closed], self._intervals.close_timeout).done:
             raise self._not_closed()

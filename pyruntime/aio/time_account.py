@@ -11,12 +11,10 @@ from typing import Any
 
 from pillarbox.aio.admission import RowAdmission
 from pillarbox.aio.emission import ResultEmitter
-from pillarbox.aio.idle_reasons import reason_to_wait
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.loop_watcher import LoopWatcher
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.totals import SPENT
-from pillarbox.aio.waits import WaitReporter
+from pillarbox.providers import IDLE_REPORTER, provided_if_there
 
 SAMPLE_INTERVAL_S = 0.05
 """Seconds between two looks at what the slots are busy with."""
@@ -28,8 +26,8 @@ LATE_AFTER_S = 0.02
 class TimeAccount:
     """Looks at an operator some times a second, and adds the time since the last look to what it went on.
 
-    name: the function's. watcher: notes each look, and is closed with the last one. `spent` are seconds by
-    the uses in `SPENT`.
+    name: the function's. watcher: a `LoopWatcher` or None; notes each look, and is closed with the last
+    one. `spent` are seconds by the uses in `SPENT`.
     """
 
     __slots__ = (
@@ -44,7 +42,7 @@ class TimeAccount:
         emitter: ResultEmitter,
         admission: RowAdmission,
         session: LedgerSession | None,
-        watcher: LoopWatcher | None,
+        watcher: Any,
     ) -> None:
         self._watcher = watcher
         self.spent = dict.fromkeys(SPENT, 0.0)
@@ -52,14 +50,16 @@ class TimeAccount:
         self._emitter = emitter
         self._admission = admission
         self._session = session
-        self._waits = WaitReporter(name, scheduler.clock)
+        report = provided_if_there(IDLE_REPORTER)
+        self._waits: Any = None if report is None else report(name, scheduler, session, self._first_row)
         self._sampler: asyncio.TimerHandle | None = None
         self._began = self._sampled = time.monotonic()
 
     @property
     def text(self) -> str | None:
-        """The wait of now, in words; None while it is not worth saying."""
-        return self._waits.text
+        """The wait of now, in words; None while it is not worth saying, and where none is said."""
+        text: str | None = None if self._waits is None else self._waits.text
+        return text
 
     @property
     def elapsed(self) -> float:
@@ -91,7 +91,8 @@ class TimeAccount:
         scheduler.meter.fold()
         idle = self._why_idle()
         self._spend(min(1.0, scheduler.runner.in_flight / scheduler.slots.limit), idle, late)
-        self._waits.look(reason_to_wait(scheduler, self._session, idle, self._first_row))
+        if self._waits is not None:
+            self._waits.look(idle)
 
     def _spend(self, busy: float, idle_reason: str, late: float) -> None:
         """Since the last look the share `busy` of the slots was, and the rest was idle for the reason.

@@ -18,7 +18,8 @@ from pillarbox.aio.current_call import CurrentCall, running_call
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.endpoint_limits import USUAL
 from pillarbox.aio.endpoint_pool import EndpointPool, Journey, pool_of
-from pillarbox.aio.endpoints import FAILED_AT, Endpoints, Spread
+from pillarbox.aio.endpoints import FAILED_AT
+from pillarbox.aio.service_addresses import Endpoints, Spread
 from pillarbox.clients.late_address import LateAddress
 
 T = TypeVar("T")

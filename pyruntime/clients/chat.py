@@ -24,9 +24,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from pillarbox.aio.current_call import last_error
-from pillarbox.aio.endpoints import Endpoints
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.options import Budget
+from pillarbox.aio.service_addresses import Endpoints
 from pillarbox.aio.usage import AskAgain, Result, Usage
 from pillarbox.clients.addresses import addresses_of
 from pillarbox.clients.answers import Answer, AnswerMismatch

@@ -43,9 +43,9 @@ import numpy as np
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.current_call import CurrentCall, running_call
-from pillarbox.aio.endpoints import Endpoints
 from pillarbox.aio.errors import ServiceResting
 from pillarbox.aio.options import Budget
+from pillarbox.aio.service_addresses import Endpoints
 from pillarbox.aio.usage import Usage
 from pillarbox.clients.addresses import Addresses, addresses_of
 from pillarbox.clients.client import Client

@@ -24,7 +24,7 @@ from string import Formatter
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote, urlsplit
 
-from pillarbox.aio.endpoints import Endpoints
+from pillarbox.aio.service_addresses import Endpoints
 from pillarbox.clients.addresses import Addresses, addresses_of
 from pillarbox.clients.charsets import (
     UTF_8,

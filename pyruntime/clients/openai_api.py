@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
-from pillarbox.aio.endpoints import Endpoints
+from pillarbox.aio.service_addresses import Endpoints
 from pillarbox.clients.late_address import NOT_OPEN, LateAddress
 from pillarbox.clients.transport import HttpStatusError, Response, status_error
 from pillarbox.redaction import has_secret, shown_address

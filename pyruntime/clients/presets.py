@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from pillarbox.aio.endpoints import Endpoints
+from pillarbox.aio.service_addresses import Endpoints
 from pillarbox.clients.late_address import LateAddress
 from pillarbox.clients.prices import Price
 from pillarbox.clients.secret import Secret

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from pillarbox.aio.current_call import running_call
-from pillarbox.aio.endpoints import Endpoints
 from pillarbox.aio.options import Budget
+from pillarbox.aio.service_addresses import Endpoints
 from pillarbox.aio.usage import Usage
 from pillarbox.clients.addresses import Addresses, addresses_of
 from pillarbox.clients.client import Client

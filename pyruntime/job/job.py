@@ -366,7 +366,7 @@ class Job:
                 self._task_run = task_run = self._made(opened, snapshot)
                 self._counts.state = "running"
                 self._begun.set()
-                task_run.watcher.start()
+                task_run.watch()
                 running = loop.create_task(task_run.run())
                 try:
                     await self._take_checkpoints(running)

@@ -51,9 +51,8 @@ from pillarbox.ledger.keys import (
     execution_id,
 )
 from pillarbox.ledger.ledger import CACHE_RUN
-from pillarbox.ledger.maintenance import expire_batches
 from pillarbox.ledger.runs import RunJob, planned_job
-from pillarbox.providers import BEGIN_EXECUTION, CACHE_PIN, CHECK_CLAIMS_PLACE, provided
+from pillarbox.providers import BEGIN_EXECUTION, CACHE_PIN, CHECK_CLAIMS_PLACE, EXPIRE_BATCHES, provided
 from pillarbox.spark.normal_forms import is_vector
 from pillarbox.spark.records import Record, columns_of, decode_column, raw_value
 from pillarbox.spark.results import Block, EncodedRow, RowEncoder, ValueEncoder
@@ -458,8 +457,9 @@ def expire_committed(options: Options, query: str, batch: int) -> None:
     """
     assert options.ledger is not None
     try:
-        expire_batches(options.ledger, query, batch - BATCHES_KEPT - 1, uid=options.ledger.uid)
-    except (OSError, LedgerError) as error:
+        expire = provided(EXPIRE_BATCHES, "the ledger of a stream")
+        expire(options.ledger, query, batch - BATCHES_KEPT - 1, uid=options.ledger.uid)
+    except (OSError, LedgerError, ModuleNotFoundError) as error:
         log.warning(
             "results of committed micro-batches were not deleted: %s: %s", type(error).__name__, error
         )

@@ -20,8 +20,8 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from pillarbox.providers import SHOW_ERRORS, provided_if_there
 from pillarbox.redaction import errors_in_utf8
-from pillarbox.spark.shown_errors import show_errors_in_words
 from pillarbox.spark.task_connection import make_prompt, through_prompt_connection
 from pillarbox.spark.worker_errors import errors_in_words
 
@@ -80,7 +80,8 @@ class Shipment:
         self._run = run
         self._called = called
         self.__name__ = name
-        show_errors_in_words()
+        if (show := provided_if_there(SHOW_ERRORS)) is not None:
+            show()
 
     def __call__(self, *arguments: object, **named: object) -> Any:
         """The result of the function, on the driver."""

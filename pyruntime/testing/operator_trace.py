@@ -30,7 +30,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pillarbox.aio import async_wait
+from pillarbox.aio import async_wait, hedging
 from pillarbox.aio.admission import RowAdmission
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.batches import batch_scheduler
@@ -66,11 +66,9 @@ MAX_LABEL = 2**31 - 1
 # Their names are given other values.
 _module: Any = async_wait
 _batches: Any = batch_scheduler
+_hedges: Any = hedging
 _INIT = AsyncWaitOperator.__init__
-_PARTS = (
-    *("CallScheduler", "HedgingScheduler", "OrderedQueue", "ResultEmitter", "RowAdmission"),
-    "UnorderedQueue",
-)
+_PARTS = ("CallScheduler", "OrderedQueue", "ResultEmitter", "RowAdmission", "UnorderedQueue")
 _SHIPPED = {name: getattr(async_wait, name) for name in _PARTS}
 _traces: list[OperatorTrace] = []
 _numbers = itertools.count(1)
@@ -554,7 +552,7 @@ def record_operators(folder: str | Path) -> None:
     into = Path(folder)
     into.mkdir(parents=True, exist_ok=True)
     _module.CallScheduler = _RecordedScheduler
-    _module.HedgingScheduler = _RecordedHedgingScheduler
+    _hedges.HedgingScheduler = _RecordedHedgingScheduler
     _batches.BatchScheduler = _RecordedBatchScheduler
     _module.ResultEmitter = _RecordedEmitter
     _module.RowAdmission = _RecordedAdmission
@@ -583,6 +581,7 @@ def stop_recording() -> None:
     for name, part in _SHIPPED.items():
         setattr(_module, name, part)
     _batches.BatchScheduler = BatchScheduler
+    _hedges.HedgingScheduler = HedgingScheduler
     AsyncWaitOperator.__init__ = _INIT  # type: ignore[method-assign]
 
 

@@ -15,6 +15,7 @@ from pillarbox import (
     Batch,
     CallFailed,
     Dedupe,
+    Endpoints,
     Errors,
     Ledger,
     Options,
@@ -426,3 +427,43 @@ def test_a_policy_that_raises_while_it_is_closed_is_logged_and_keeps_no_other_op
 def test_what_is_no_policy_is_refused_with_what_to_do(policies: Any) -> None:
     with pytest.raises(TypeError, match=r"^policies=.*derived from pillarbox.policies.CallPolicy"):
         Options(policies=policies)
+
+
+@pytest.mark.contract(convicts=["brought_policy_is_in_front"])
+def test_a_policy_of_the_user_chooses_before_the_endpoints_of_an_option() -> None:
+    class Mine(CallPolicy):
+        def choose(self, calls: Sequence[Any]) -> str | None:
+            return "mine" if calls[0].row else None
+
+    async def where(row: int) -> Any:
+        endpoint = current_call().endpoint
+        return getattr(endpoint, "url", endpoint)
+
+    options = Options(endpoints=Endpoints("http://one"), policies=[Mine()])
+    assert list(async_map([0, 1], where, options=options)) == ["http://one", "mine"]
+
+
+@pytest.mark.contract(convicts=["brought_policy_out_of_place"])
+def test_a_row_that_one_endpoint_refuses_goes_to_another_one_before_an_outage_is_waited_for() -> None:
+    tried: list[str] = []
+
+    class Full(Exception):
+        status = 503
+
+    async def where(row: int) -> Any:
+        tried.append(current_call().endpoint.url)
+        if len(tried) == 1:
+            raise Full
+        return tried[-1]
+
+    service = Endpoints(["http://one", "http://two"], choose="in-order")
+    options = Options(endpoints=service, retry=Retry(2, initial=3600.0))
+
+    async def main() -> list[Any]:
+        return [result async for result in async_map([0], where, options=options)]
+
+    async def timed() -> tuple[list[Any], float]:
+        begun = now()
+        return await main(), now() - begun
+
+    assert run_virtual(timed()) == (["http://two"], 0.0)

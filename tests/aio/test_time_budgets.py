@@ -24,7 +24,7 @@ async def takes_a_second(row: Any) -> Any:
     return row
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["brought_policy_does_not_begin"])
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("rate", [None, "a gate"])
 def test_no_call_begins_when_the_seconds_of_a_budget_are_over_and_those_in_flight_end(

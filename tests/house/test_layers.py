@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESERVED: dict[str, set[str]] = {
     "pyspark": {
         *(FACE, "spark", "api", "clients", "cluster", "dead_letters", "estimates", "frames", "observe"),
-        *("sources", "streams"),
+        *("shown_errors", "sources", "streams"),
     },
     # The doctor looks at a ledger's place, as a process of its own.
     "pyarrow": {
@@ -42,7 +42,8 @@ RESERVED: dict[str, set[str]] = {
     "asyncio": {
         *("job", "upkeep"),
         *("api", "loop_thread", "wire", "mailbox", "task", "aio", "ledger", "spark"),
-        *("batches", "clients", "dedupe", "limits", "models", "observe", "rpc", "sources", "streams"),
+        *("batches", "capacity", "clients", "dedupe", "hedged_batches", "hedges", "keys", "limits"),
+        *("models", "observe", "rpc", "services", "sources", "streams", "time_budgets", "waits"),
         "testing",
     },
 }
@@ -56,6 +57,12 @@ LOOKUPS = {
         "pillarbox.aio.cache_pin:CachePin",
         "pillarbox.aio.chained:places_of",
         "pillarbox.aio.chained:resolve_chain",
+        "pillarbox.aio.concurrency:AdaptiveController",
+        "pillarbox.aio.hedging:HedgingScheduler",
+        "pillarbox.aio.idle_reasons:IdleReporter",
+        "pillarbox.aio.known_service:KnownService",
+        "pillarbox.aio.limits.learned:LearnedLimits",
+        "pillarbox.aio.policies.stuck:StuckCalls",
         "pillarbox.aio.collector_runner:collector_runner",
         "pillarbox.aio.dead_letter_files:DeadLetterFiles",
         "pillarbox.aio.dedupe.claimed_calls:HeldClaims",
@@ -64,15 +71,27 @@ LOOKUPS = {
         "pillarbox.aio.dedupe.equal_calls:equal_calls",
         "pillarbox.aio.gen_ai:GenAiMeter",
         "pillarbox.aio.limits.coordinator:local_coordinator",
+        "pillarbox.aio.loop_watcher:LoopWatcher",
         "pillarbox.aio.operator_snapshots:OperatorSnapshots",
+        "pillarbox.aio.policies.breaker:CircuitBreaker",
+        "pillarbox.aio.policies.cost:CostPolicy",
         "pillarbox.file_jobs:main",
+        "pillarbox.ledger.maintenance:expire_batches",
         "pillarbox.ledger.objects.holding:own_job",
         "pillarbox.ledger.objects.holding:planned_job",
         "pillarbox.ledger.objects.object_folder:ObjectFolder",
         "pillarbox.ledger.upkeep:begin_execution",
         "pillarbox.spark.dead_letters:dead_letter_of",
         "pillarbox.spark.local_frame:local_frame",
+        "pillarbox.spark.shown_errors:show_errors_in_words",
         "pillarbox.task.timers:ProcessingTimeService",
+    )
+} | {
+    # The policies that options bring, as their declarations say.
+    ("pillarbox.aio.options", f"pillarbox.aio.policies.{name}")
+    for name in (
+        *("endpoints:EndpointPolicy", "hedge:HedgePolicy", "per_key:KeyPolicy", "slots:SlotPolicy"),
+        "time_budget:TimeBudgetPolicy",
     )
 }
 

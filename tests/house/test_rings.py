@@ -26,6 +26,16 @@ WORDS = {
     "Step(": "chains",
     "Collector": "collectors",
     "dead_letter": "dead_letters",
+    "Hedge(": "hedges",
+    "Adaptive(": "capacity",
+    '"auto"': "capacity",
+    "Endpoints(": "services",
+    "learn=True": "services",
+    "max_cost": "costs",
+    "usage": "costs",
+    "per_key": "keys",
+    "max_seconds": "time_budgets",
+    "until=": "time_budgets",
 }
 """Words of tests that use an option, and the ring that does what the option asks for."""
 # Tests of the core by public names, of those that take a second or two.
@@ -170,7 +180,7 @@ def test_what_needs_a_ring_that_is_not_there_names_it(tmp_path: Path) -> None:
     assert said == f"max_calls=5: needs {module}, which is not installed; install all of Pillarbox\n"
 
 
-@pytest.mark.parametrize("ring", ["observe", "timers", "checkpoints"])
+@pytest.mark.parametrize("ring", ["observe", "timers", "checkpoints", "services", "outages", "waits"])
 def test_without_what_no_option_asks_for_calls_are_made_all_the_same(ring: str, tmp_path: Path) -> None:
     copy = copy_without(removed({ring}), tmp_path)
     script = (
@@ -181,11 +191,36 @@ def test_without_what_no_option_asks_for_calls_are_made_all_the_same(ring: str, 
     assert run_in(copy, ["-W", "error", "-c", script]) == "[10, 20]\n"
 
 
+@pytest.mark.contract("Without the ring that counts costs, results go on without them, and the log says so.")
+def test_without_the_ring_that_counts_costs_results_go_on_alone(tmp_path: Path) -> None:
+    copy = copy_without({"costs"}, tmp_path)
+    script = (
+        "import logging\n"
+        "from pillarbox import Batch, Result, Usage, async_map\n"
+        "logging.basicConfig(format='%(message)s', force=True, stream=__import__('sys').stdout)\n"
+        "class Billed(Exception):\n    usage = Usage(0.5)\n"
+        "async def call(row):\n"
+        "    if row == 3:\n        raise Billed\n"
+        "    return Result(row * 10, 0.25)\n"
+        "async def calls(rows):\n    return Result([row * 10 for row in rows], 0.25)\n"
+        "done = async_map([1, 2, 3], call, errors='null')\n"
+        "print([*done], done.statistics().cost)\n"
+        "print([*async_map([1, 2], calls, batch=Batch(2))])\n"
+    )
+    lines = run_in(copy, ["-W", "error", "-c", script]).splitlines()
+    said = [line for line in lines if not line.startswith("a row failed")]
+    missing = "usage: needs pillarbox.aio.policies.cost, which is not installed; install all of Pillarbox"
+    told = f"the cost of calls is not counted: {missing}"
+    assert said == [told, "[10, 20, None] 0.0", told, "[10, 20]"]
+
+
 @pytest.mark.contract("An option whose ring is not installed is refused where it is given, by its name.")
 @pytest.mark.parametrize(
     ("ring", "given", "named"),
     [
         ("batches", "pillarbox.Batch(2)", "batch: needs pillarbox.aio.batches.batch_scheduler"),
+        ("capacity", "pillarbox.Adaptive()", "capacity: needs pillarbox.aio.concurrency"),
+        ("capacity", "pillarbox.Options(capacity='auto')", "capacity: needs pillarbox.aio.concurrency"),
         ("chains", "pillarbox.async_map([1], [str, str])", "fn=[...]: needs pillarbox.aio.chained"),
         (
             "collectors",
@@ -193,10 +228,37 @@ def test_without_what_no_option_asks_for_calls_are_made_all_the_same(ring: str, 
             "fn=<function start>: a Collector: needs pillarbox.aio.collector_runner",
         ),
         ("dedupe", "pillarbox.Dedupe()", "dedupe: needs pillarbox.aio.dedupe.equal_calls"),
+        ("costs", "pillarbox.Budget(max_cost=1.0)", "budget: needs pillarbox.aio.policies.cost"),
+        (
+            "hedges",
+            "pillarbox.Options(hedge=pillarbox.Hedge())",
+            "hedge: needs pillarbox.aio.policies.hedge",
+        ),
+        (
+            "keys",
+            "pillarbox.Options(per_key=pillarbox.Limit(str))",
+            "per_key: needs pillarbox.aio.policies.per_key",
+        ),
+        (
+            "limits",
+            "pillarbox.Options(capacity=pillarbox.Shared(5))",
+            "capacity: needs pillarbox.aio.policies.slots",
+        ),
         (
             "objects",
             "pillarbox.Ledger('s3://bucket/calls')",
             "location='s3://bucket/calls': needs pillarbox.ledger.objects.object_folder",
+        ),
+        (
+            "services",
+            "pillarbox.Options(endpoints=pillarbox.Endpoints('http://one'))",
+            "endpoints: needs pillarbox.aio.policies.endpoints",
+        ),
+        ("services", "pillarbox.Rate(learn=True)", "learn: needs pillarbox.aio.limits.learned"),
+        (
+            "time_budgets",
+            "pillarbox.Options(budget=pillarbox.Budget(max_seconds=5.0))",
+            "budget: needs pillarbox.aio.policies.time_budget",
         ),
         ("upkeep", "pillarbox.ledger.Cache()", "cache: needs pillarbox.ledger.upkeep"),
     ],

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from pillarbox.aio.concurrency import Adaptive
+from pillarbox.aio.adaptive import Adaptive
 from pillarbox.aio.limits.fact_link import FactLink
 from pillarbox.aio.limits.facts import FACTS, FactService
 from pillarbox.aio.limits.lease import LeasedLimiter

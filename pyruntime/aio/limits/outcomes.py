@@ -24,7 +24,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from pillarbox.aio.concurrency import Adaptive, Ended
+from pillarbox.aio.adaptive import Adaptive
+from pillarbox.aio.concurrency import AdaptiveController, Ended
 from pillarbox.validate import Amount, Count
 
 REPORT_S = 0.05
@@ -132,7 +133,7 @@ class JobCapacity:
     def __init__(self, options: Adaptive, clock: Callable[[], float]) -> None:
         self._options = options
         self._clock = clock
-        self._controller = options.open(clock)
+        self._controller = AdaptiveController(options, clock)
         # By the time at which it ended; the number keeps the order of a task.
         self._coming: list[tuple[float, int, str, Ended]] = []
         self._numbers = itertools.count()
@@ -155,7 +156,8 @@ class JobCapacity:
         """Go on from so many calls, which the tasks of a coordinator that has died still have in flight."""
         start = min(self._options.most, calls)
         if start > self.limit:
-            self._controller = replace(self._options, start=start).open(self._clock)
+            options = replace(self._options, start=start)
+            self._controller = AdaptiveController(options, self._clock)
 
     def report(self, outcomes: Outcomes) -> None:
         """Take the outcomes of one task."""

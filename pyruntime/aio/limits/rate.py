@@ -16,13 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, Protocol
 
-from pillarbox.aio.concurrency import Adaptive
-from pillarbox.aio.endpoint_facts import SharedFacts
-from pillarbox.aio.limits.headers import LimitReading
-from pillarbox.aio.limits.learned import LearnedLimits, NamedLimits
+from pillarbox.aio.adaptive import Adaptive
 from pillarbox.aio.limits.shared import SharedSlots
 from pillarbox.aio.totals import clock_time
 from pillarbox.kernel import PillarboxError
+from pillarbox.providers import LEARNED_LIMITS, check_provided, provided
 from pillarbox.validate import (
     Positive,
     check_bool,
@@ -88,8 +86,8 @@ class Rate:
     learn: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.learn is not None:
-            check_bool("learn", self.learn)
+        if self.learn is not None and check_bool("learn", self.learn):
+            check_provided(LEARNED_LIMITS, "learn")
         if self.per_second is None and self.units_per_minute is None and self.learn is None:
             raise ValueError(
                 "per_second=None, units_per_minute=None: at least one of the two must be given, or learn=True"
@@ -246,8 +244,11 @@ class RateLimiter(Protocol):
         """The limit that lets no call through any more, such as "max_calls=100"; None while some may."""
 
     @property
-    def learned(self) -> NamedLimits | None:
-        """The limits that the service has named, of this task or of the job; None for none. Any thread."""
+    def learned(self) -> Any:
+        """The limits that the service has named, of this task or of the job; None for none. Any thread.
+
+        A `NamedLimits`, of the ring that knows services.
+        """
 
     def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
         """Begin; `wake` is called on the loop's thread when `admit` is worth another call."""
@@ -265,7 +266,7 @@ class RateLimiter(Protocol):
     def spend(self, cost: float) -> None:
         """A call has cost so much."""
 
-    def learn(self, readings: Sequence[LimitReading], age: float) -> None:
+    def learn(self, readings: Sequence[Any], age: float) -> None:
         """The service has named its limits in its answer to a call that began `age` seconds ago."""
 
     def use(self, units: float, usage: tuple[float, float, float], age: float) -> None:
@@ -331,15 +332,15 @@ class LocalLimiter:
         self._units = 0.0
         self._cost = 0.0
         self._cool_downs = 0
-        self._learned: LearnedLimits | None = None
+        self._learned: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: Callable[[], None] = lambda: None
         # Whether a call was held back by what was learned: the next answer may say otherwise.
         self._is_held = False
 
     @property
-    def learned(self) -> LearnedLimits | None:
-        """The limits that the service has named; None before it has named one."""
+    def learned(self) -> Any:
+        """The `LearnedLimits` that the service has named; None before it has named one."""
         return self._learned
 
     def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
@@ -358,7 +359,7 @@ class LocalLimiter:
             self._end_cool_down(units, now)
         requests, weights, learned = self._requests, self._weights, self._learned
         if learned is not None:
-            wait = learned.ready_in(units, now)
+            wait: float = learned.ready_in(units, now)
             if wait > 0.0:
                 self._is_held = True
                 return wait
@@ -396,11 +397,11 @@ class LocalLimiter:
         if self._cost + self._cost_before >= self._max_cost and self.exhausted is None:
             self.exhausted = f"max_cost={self._max_cost}"
 
-    def learn(self, readings: Sequence[LimitReading], age: float) -> None:
+    def learn(self, readings: Sequence[Any], age: float) -> None:
         """See `RateLimiter.learn`."""
         now = self._clock()
         if self._learned is None:
-            self._learned = LearnedLimits()
+            self._learned = provided(LEARNED_LIMITS, "learn")()
         self._learned.observe(readings, now - age, now)
         if self._is_held and self._loop is not None:
             self._is_held = False
@@ -551,8 +552,11 @@ class SharedLimits(ABC):
             f"capacity=Shared({calls}): {type(self).__name__} shares no slots; give a Coordinator"
         )
 
-    def open_facts(self) -> SharedFacts | None:
-        """The way of a task's findings about endpoints to the others; None for none. Any thread."""
+    def open_facts(self) -> Any:
+        """The way of a task's findings about endpoints to the others, a `SharedFacts`; None for none.
+
+        Any thread.
+        """
         return None
 
     def agreement(self, name: str) -> AgreedNumber | None:
@@ -584,7 +588,7 @@ class RunBudget(SharedLimits):
             raise ValueError(f"capacity=Shared({calls}): needs limits, such as a Coordinator")
         return self.shared.open_slots(calls)
 
-    def open_facts(self) -> SharedFacts | None:
+    def open_facts(self) -> Any:
         """See `SharedLimits`."""
         return None if self.shared is None else self.shared.open_facts()
 

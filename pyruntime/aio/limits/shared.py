@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from pillarbox.aio.concurrency import Adaptive, CapacityFinder
+from pillarbox.aio.adaptive import Adaptive, CapacityFinder
 from pillarbox.validate import check_choice, check_positive_int, naming_arguments
 
 MAX_SLOTS = 10_000

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 
-from pillarbox.aio.concurrency import Adaptive
+from pillarbox.aio.adaptive import Adaptive
 from pillarbox.aio.limits.outcomes import TaskOutcomes
 from pillarbox.aio.limits.rate import WAIT_MARGIN_S, CoordinatorError
 from pillarbox.aio.limits.slots import (

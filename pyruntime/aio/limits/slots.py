@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pillarbox.aio.concurrency import Adaptive
+from pillarbox.aio.adaptive import Adaptive
 from pillarbox.aio.limits.outcomes import JobCapacity, Outcomes
 from pillarbox.aio.limits.rate import MAX_NAMES, check_name
 from pillarbox.aio.limits.shared import MAX_SLOTS

@@ -21,29 +21,17 @@ from collections.abc import Callable
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import CallFailed, ServiceResting
 from pillarbox.aio.limits.rate import WAIT_MARGIN_S, SlidingCounts
+from pillarbox.aio.policies.load import BEGUN, MANY_REFUSALS, REFUSED, WINDOW_S, are_many
 from pillarbox.aio.policies.outage import Outage
 from pillarbox.aio.policies.pace import Pace
 
 FORGET_PACE_S = 8.0
 """Seconds without an answer after which nothing is known any more of what the service takes."""
-MANY_REFUSALS = 3
-"""Refusals in a window: fewer may be chance."""
 REFUSALS_IN_A_ROW = 5
 """Refusals without an answer between that are more than chance, however long they take to come."""
-WINDOW_S = 1.0
-"""Seconds over which calls and refusals are counted."""
-SPORADIC_SHARE = 0.1
-"""A share of refused calls up to which they hold back their own rows only."""
 
-BEGUN, REFUSED, ANSWERED = range(3)
-"""Places of the counts of calls."""
-
-
-def are_many(refusals: int, calls: int) -> bool:
-    """Return True if so many refusals of so many calls are more than a sporadic share of them, and chance."""
-    borne = SPORADIC_SHARE * calls
-    # Twice what chance makes of so few.
-    return refusals >= MANY_REFUSALS and refusals > borne + 2 * math.sqrt(borne * (1 - SPORADIC_SHARE))
+ANSWERED = 2
+"""The place of answered calls among the counts, behind those of calls that began and that were refused."""
 
 
 class CircuitBreaker:

@@ -20,10 +20,12 @@ from typing import Any
 from pillarbox.aio.calls import Call
 from pillarbox.aio.endpoint_counts import EndpointCounts
 from pillarbox.aio.endpoint_pool import EndpointPool, Journey, Verdict, pool_of
-from pillarbox.aio.endpoints import Endpoint, Endpoints
+from pillarbox.aio.endpoints import Endpoint
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.service_limits import ServiceLimitsPolicy
-from pillarbox.aio.policy import Again, CallPolicy, CallSuperseded, PolicyServices
+from pillarbox.aio.policy import Again, CallSuperseded, PolicyServices
+from pillarbox.aio.policy_parts import OptionPolicy, PolicyParts
+from pillarbox.aio.service_addresses import Endpoints
 from pillarbox.wire import Kind, read_error
 
 
@@ -38,7 +40,7 @@ class _Attempt:
         self.verdict: Verdict | None = None
 
 
-class EndpointPolicy(CallPolicy):
+class EndpointPolicy(OptionPolicy):
     """Chooses the endpoint of each attempt, and has refused rows called again at another one.
 
     load: gets the ends of attempts that are not of one endpoint alone. counts: gets the calls of each.
@@ -69,6 +71,13 @@ class EndpointPolicy(CallPolicy):
         # The hedges of rows, each with an attempt of its own.
         self._hedges: dict[Call, list[Call]] = {}
         self.pool: EndpointPool
+
+    @classmethod
+    def of(cls, parts: PolicyParts) -> EndpointPolicy:
+        """See `OptionPolicy.of`."""
+        given, service = parts.options.endpoints, parts.service
+        assert given is not None
+        return cls(given, parts.load, service.counts, service.limits, service.share)
 
     def open(self, services: PolicyServices) -> None:
         """Take the facts that this process has of the endpoints."""

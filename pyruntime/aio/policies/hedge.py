@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from pillarbox.aio.calls import Call
 from pillarbox.aio.hedge import Hedge
-from pillarbox.aio.policy import CallPolicy
+from pillarbox.aio.policy_parts import OptionPolicy, PolicyParts
 
 START_CREDIT = 2.0
 """Hedges that no call has paid for: a task of a few rows may have one slow call, too."""
@@ -38,7 +38,7 @@ _ROUNDING = 1e-9
 """Twenty times 0.05 may be less than 1 in sums of floats."""
 
 
-class HedgePolicy(CallPolicy):
+class HedgePolicy(OptionPolicy):
     """The decisions of a `Hedge` for one operator.
 
     capacity: calls in flight, at most. clock: seconds. `after` are the seconds after which a call is slow,
@@ -62,6 +62,17 @@ class HedgePolicy(CallPolicy):
         self.calls = hedge.calls
         """Calls of one attempt, at most."""
         self.hedged = self.won = 0
+
+    @classmethod
+    def of(cls, parts: PolicyParts) -> HedgePolicy:
+        """See `OptionPolicy.of`."""
+        options = parts.options
+        assert options.hedge is not None
+        return cls(options.hedge, options.max_capacity, parts.clock)
+
+    def totals(self) -> dict[str, int]:
+        """Counts of hedges, by the fields of `Totals`. Any thread."""
+        return {"hedged": self.hedged, "hedges_won": self.won}
 
     @property
     def affordable(self) -> int:

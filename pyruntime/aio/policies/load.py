@@ -11,11 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pillarbox.aio.adaptive import CapacityFinder
 from pillarbox.aio.calls import Call
-from pillarbox.aio.concurrency import CapacityFinder
 from pillarbox.aio.errors import CallFailed, ServiceResting
-from pillarbox.aio.limits.headers import LimitReading
-from pillarbox.aio.limits.learned import NamedLimits
 from pillarbox.aio.limits.rate import (
     LimiterStatistics,
     RateLimiter,
@@ -24,11 +22,10 @@ from pillarbox.aio.limits.rate import (
     open_limiter,
 )
 from pillarbox.aio.options import Options
-from pillarbox.aio.policies.breaker import BEGUN, REFUSED, WINDOW_S, CircuitBreaker, are_many
 from pillarbox.aio.policies.retry import RetryPolicy
-from pillarbox.aio.policies.stuck import StuckCalls
 from pillarbox.aio.policy import FINAL, Again, CallPolicy, CallSuperseded, PolicyServices
 from pillarbox.aio.retry import bounded_retry_after
+from pillarbox.providers import CIRCUIT_BREAKER, STUCK_CALLS, provided, provided_if_there
 from pillarbox.wire import is_overload, is_unreached, may_have_poison_row, status_of
 
 FULL_STATUSES = (503, 529)
@@ -37,12 +34,28 @@ FULL_AFTER_TRIPS = 2.0
 """Round trips without an answer after which such a service is away instead."""
 
 
+MANY_REFUSALS = 3
+"""Refusals in a window: fewer may be chance."""
+WINDOW_S = 1.0
+"""Seconds over which calls and refusals are counted."""
+SPORADIC_SHARE = 0.1
+"""A share of refused calls up to which they hold back their own rows only."""
+BEGUN, REFUSED = range(2)
+"""Places of the counts of calls."""
+
+
+def are_many(refusals: int, calls: int) -> bool:
+    """Return True if so many refusals of so many calls are more than a sporadic share of them, and chance."""
+    borne = SPORADIC_SHARE * calls
+    # Twice what chance makes of so few.
+    return refusals >= MANY_REFUSALS and refusals > borne + 2 * math.sqrt(borne * (1 - SPORADIC_SHARE))
+
+
 class LoadPolicy(CallPolicy):
     """Controls the load of one operator by a limiter, a circuit breaker, an adaptive limit, or some of them.
 
     options: the limits. retry: says how long an outage is waited for; None without attempts to wait for.
-    clock: seconds, by which the limits of this task alone go. finder: takes the outcomes, where the calls in
-    flight are found for all tasks together; hang: takes now and then how many calls seem never to end then.
+    clock: seconds, by which the limits of this task alone go.
 
     A limiter with a rate is held back with the first refusals that are more than chance; one without only for
     an overload that is new to this task: cool-downs would interrupt the paces that the other tasks find.
@@ -53,13 +66,14 @@ class LoadPolicy(CallPolicy):
         options: Options,
         retry: RetryPolicy | None,
         clock: Callable[[], float] = time.monotonic,
-        finder: CapacityFinder | None = None,
-        hang: Callable[[int], None] | None = None,
     ) -> None:
         rate, budget = options.rate, options.budget
-        self.breaker: CircuitBreaker | None = None
-        """The breaker, since the service was overloaded, or not reached, for the first time."""
-        self.can_break = retry is not None and retry.waits_out
+        self.breaker: Any = None
+        """The `CircuitBreaker`, since the service was overloaded, or not reached, for the first time."""
+        self._break: Any = (
+            provided_if_there(CIRCUIT_BREAKER) if retry is not None and retry.waits_out else None
+        )
+        self.can_break = self._break is not None
         """True if there may be a breaker."""
         self.limiter: RateLimiter | None = open_limiter(
             rate, budget.max_calls, budget.max_cost, options.limits, cools=self.can_break, clock=clock
@@ -70,23 +84,35 @@ class LoadPolicy(CallPolicy):
         adaptive = options.adaptive
         # Finds the calls in flight of this task alone; or there is another one, for all tasks.
         self._own = None if adaptive is None else adaptive.open(clock)
-        self._controller: CapacityFinder | None = finder if self._own is None else self._own
+        self._controller: CapacityFinder | None = None
         self._stuck = 0
-        self._stuck_calls = StuckCalls(self._round_trip, self._hang if hang is None else hang)
+        # Counts the calls that seem never to end, where the calls in flight are found.
+        self._stuck_calls: Any = None
         self._is_paced = rate is not None and rate.has_limit
         self._units = None if rate is None or rate.weight is None else rate.units_of
         self._counts: SlidingCounts | None = None  # where there is no breaker, since the first refusal
         self._spent_before = 0, 0.0  # calls and cost of the lives before, of which a snapshot has told
         self._counts_before = options.ledger is None and options.limits is None
         self.skips = frozenset(() if self.limiter is not None else ("may_begin",))
-        finds = self._controller is not None
-        if self.limiter is None and not finds and not self.can_break:
+        if self.limiter is None and not self.can_break:
             # Nothing depends on the ends of attempts.
             self.skips |= {"ended"}
         # Answers count for an adaptive limit, and for a breaker once there is one.
-        self.needs_answers = finds
+        self.needs_answers = False
+        if self._own is not None:
+            self.find_by(self._own, self._hang)
         self.weighs = self._units is not None
         """True if rows have weights, which a user's function gives."""
+
+    def find_by(self, finder: CapacityFinder, hang: Callable[[int], None]) -> None:
+        """Have `finder` take the outcomes, by which the calls in flight are found. Before `open`.
+
+        hang: takes now and then how many calls seem never to end.
+        """
+        self._controller = finder
+        self._stuck_calls = provided(STUCK_CALLS, "capacity")(lambda: finder.round_trip, hang)
+        self.skips -= {"ended"}
+        self.needs_answers = True
 
     def open(self, services: PolicyServices) -> None:
         """Take what the operator gives."""
@@ -96,22 +122,23 @@ class LoadPolicy(CallPolicy):
         """Begin to grant calls. wake: called when a shared limiter may have more."""
         if self.limiter is not None:
             self.limiter.start(self._services.loop, wake)
-        if self._controller is not None:
+        if self._stuck_calls is not None:
             self._stuck_calls.start(self._services)
 
     def close(self) -> None:
         """Cancel the timer."""
-        self._stuck_calls.close()
+        if self._stuck_calls is not None:
+            self._stuck_calls.close()
 
     # -- how many calls, and when -------------------------------------------------------------
 
     @property
     def found(self) -> int | None:
         """Calls in flight, at most, as found so far; None where their number is given."""
-        return None if self._own is None else self._own.slots(self._stuck)
-
-    def _round_trip(self) -> float:
-        return math.inf if self._controller is None else self._controller.round_trip
+        if self._own is None:
+            return None
+        slots: int = self._own.slots(self._stuck)
+        return slots
 
     def _hang(self, calls: int) -> None:
         if calls != self._stuck:
@@ -179,7 +206,7 @@ class LoadPolicy(CallPolicy):
 
     # -- what the service says ----------------------------------------------------------------
 
-    def learn(self, calls: Sequence[Call], readings: Sequence[LimitReading]) -> None:
+    def learn(self, calls: Sequence[Call], readings: Sequence[Any]) -> None:
         """Take the limits that the service named in an answer to `calls`, which run or have just ended."""
         if self.limiter is None:
             self.limiter = learning_limiter(self._clock, self._services.loop, self._services.wake)
@@ -272,14 +299,14 @@ class LoadPolicy(CallPolicy):
         calls, refusals = self._counts.totals(now)
         return are_many(refusals, calls)
 
-    def open_breaker(self) -> CircuitBreaker:
+    def open_breaker(self) -> Any:
         """The breaker, made by the first error that needs one."""
         if self.breaker is None:
             retry, services = self._retry, self._services
             assert retry is not None
             reached = services.finished()
             answered = min(reached, services.limit())
-            self.breaker = CircuitBreaker(
+            self.breaker = self._break(
                 services.loop.time, retry.backoff, retry.max_outage, answered, reached, services.in_flight()
             )
             self.needs_answers = True
@@ -295,7 +322,7 @@ class LoadPolicy(CallPolicy):
     def again(self, calls: Sequence[Call], error: BaseException) -> Again | None:
         """Have a refused row called again for as long as an outage is waited for."""
         retry = self._retry
-        if retry is None or not retry.waits_out or not self.is_refusal(error):
+        if retry is None or not self.can_break or not self.is_refusal(error):
             return None
         breaker = self.open_breaker()
         first = calls[0]
@@ -335,8 +362,11 @@ class LoadPolicy(CallPolicy):
         return LimiterStatistics(breaker.granted, breaker.granted, cool_downs=breaker.cool_downs)
 
     @property
-    def learned(self) -> NamedLimits | None:
-        """The limits that the service has named to this task, or to its job; None for none. Any thread."""
+    def learned(self) -> Any:
+        """The limits that the service has named to this task, or to its job; None for none. Any thread.
+
+        A `NamedLimits`, of the ring that knows services.
+        """
         return None if self.limiter is None else self.limiter.learned
 
     def spent(self) -> tuple[int, float]:

@@ -1,6 +1,6 @@
-"""The order of rows by key: `Limit`, and the policy that holds rows back behind others of their key.
+"""The order of rows by key: the policy of a `Limit` holds rows back behind others of their key.
 
-A `Limit` is a value; the policy is confined to the mailbox thread.
+Confined to the mailbox thread.
 """
 
 # Why rows queue here and not among those that wait for a slot. What may begin next would be looked for among
@@ -19,50 +19,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from pillarbox.aio.calls import Call
-from pillarbox.aio.policy import CallPolicy, PolicyServices
-from pillarbox.validate import check_function_or_none, check_positive_int, naming_arguments
-
-
-@naming_arguments
-@dataclass(frozen=True)
-class Limit:
-    """Call rows of one key in their order, one after the other; rows of other keys go on beside them.
-
-    key: a function of the row (for `async_udf`: of the arguments) that returns its key, a hashable value.
-        None stands for a row without a key, which is not limited.
-    at_once: rows of one key, at most, that are called or wait for a retry (1 or more). They begin in
-        the order of their rows; with 1 each begins after the result of the one before.
-
-        >>> from pillarbox import Limit, Options, async_map
-        >>> balance = {"ann": 0, "bob": 0}
-        >>> async def add(row):
-        ...     user, amount = row
-        ...     balance[user] += amount
-        ...     return user, balance[user]
-        >>> rows = [("ann", 5), ("bob", 2), ("ann", -3)]
-        >>> list(async_map(rows, add, options=Options(per_key=Limit(key=lambda row: row[0]))))
-        [('ann', 5), ('bob', 2), ('ann', 2)]
-
-    For a DataFrame it applies to each task: put the rows of a key into one partition, in their order, by
-    `df.repartition("user").sortWithinPartitions("time")`. Kafka's name for it is order by key.
-
-    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
-    allowed values.
-    """
-
-    key: Callable[..., Hashable]
-    at_once: int = 1
-
-    def __post_init__(self) -> None:
-        if not callable(self.key):
-            raise TypeError(f"key={self.key!r}: must be a function of the row that returns its key")
-        check_function_or_none("key", self.key)
-        check_positive_int("at_once", self.at_once)
+from pillarbox.aio.options import Limit
+from pillarbox.aio.policy import PolicyServices
+from pillarbox.aio.policy_parts import OptionPolicy, PolicyParts
 
 
 class _Key:
@@ -75,7 +38,7 @@ class _Key:
         self.queue: deque[Call] = deque()
 
 
-class KeyPolicy(CallPolicy):
+class KeyPolicy(OptionPolicy):
     """Lets rows through by key, in their order.
 
     hold: takes a row that may not be called yet. resume: has rows called that were held, those that have not
@@ -95,6 +58,13 @@ class KeyPolicy(CallPolicy):
         # Let through in this turn of the loop, each with True where rows of its key wait in front of it.
         self._due: list[tuple[Call, bool]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @classmethod
+    def of(cls, parts: PolicyParts) -> KeyPolicy:
+        """See `OptionPolicy.of`."""
+        limit = parts.options.per_key
+        assert limit is not None
+        return cls(limit, parts.hold, parts.resume)
 
     def open(self, services: PolicyServices) -> None:
         """Take the event loop."""

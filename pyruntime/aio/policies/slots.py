@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from pillarbox.aio.adaptive import CapacityFinder
 from pillarbox.aio.calls import Call
-from pillarbox.aio.concurrency import CapacityFinder
 from pillarbox.aio.limits.shared import SharedSlots
-from pillarbox.aio.policy import CallPolicy, PolicyServices
+from pillarbox.aio.policy import PolicyServices
+from pillarbox.aio.policy_parts import OptionPolicy, PolicyParts
 
 
-class SlotPolicy(CallPolicy):
+class SlotPolicy(OptionPolicy):
     """Asks for slots as rows need them, and gives back what is asked back.
 
     The runner keeps to `limit`; the gate holds calls back while no slot is left to calls that end.
@@ -22,6 +23,16 @@ class SlotPolicy(CallPolicy):
 
     def __init__(self, slots: SharedSlots) -> None:
         self._slots = slots
+
+    @classmethod
+    def of(cls, parts: PolicyParts) -> SlotPolicy:
+        """See `OptionPolicy.of`."""
+        slots = parts.options.shared_slots()
+        assert slots is not None
+        policy = cls(slots)
+        if policy.finder is not None:
+            parts.load.find_by(policy.finder, policy.hang)
+        return policy
 
     def open(self, services: PolicyServices) -> None:
         """Take what the operator gives."""

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable
 
 from pillarbox.aio.options import Budget
-from pillarbox.aio.policy import CallPolicy, PolicyServices
+from pillarbox.aio.policy import PolicyServices
+from pillarbox.aio.policy_parts import OptionPolicy, PolicyParts
 
 
-class TimeBudgetPolicy(CallPolicy):
+class TimeBudgetPolicy(OptionPolicy):
     """Ends the calls of an operator when `Budget.max_seconds` or `Budget.until` is over.
 
     exhaust: lets no call begin any more, for a reason in words. wall_clock: seconds since 1970.
@@ -31,6 +32,11 @@ class TimeBudgetPolicy(CallPolicy):
         self._exhaust = exhaust
         self._wall_clock = wall_clock
         self._timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def of(cls, parts: PolicyParts) -> TimeBudgetPolicy:
+        """See `OptionPolicy.of`."""
+        return cls(parts.options.budget, parts.load.exhaust)
 
     def open(self, services: PolicyServices) -> None:
         """Take the event loop."""

@@ -155,7 +155,7 @@ class HeldCalls:
                     context=context,
                     spread=True,
                 )
-                self._run.watcher.start()
+                self._run.watch()
                 await self._run.run()
             except BaseException as error:
                 self.fail(error)

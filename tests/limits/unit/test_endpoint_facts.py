@@ -16,7 +16,6 @@ from pillarbox import Options, Rate, async_map
 from pillarbox.aio.endpoint_facts import Finding
 from pillarbox.aio.endpoint_health import FIRST_REST_S
 from pillarbox.aio.endpoint_pool import EndpointPool, Journey
-from pillarbox.aio.endpoints import Spread
 from pillarbox.aio.limits.fact_link import MAX_REPORTS, REPORT_INTERVAL_S, FactLink
 from pillarbox.aio.limits.facts import (
     FACTS,
@@ -30,6 +29,7 @@ from pillarbox.aio.limits.facts import (
     OpenFacts,
 )
 from pillarbox.aio.limits.rate import LocalLimiter
+from pillarbox.aio.service_addresses import Spread
 from pillarbox.clients.addresses import addresses_of
 from pillarbox.rpc.connection import Connection, RpcHandle, connect
 from tests.aio.replies import Reply, is_dead, refuses

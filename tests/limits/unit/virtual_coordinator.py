@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pillarbox.aio.concurrency import Adaptive
+from pillarbox.aio.adaptive import Adaptive
 from pillarbox.aio.limits.coordinator import DEFAULT_UPKEEP, LimitService, SharedStatistics, Upkeep
 from pillarbox.aio.limits.fact_link import FactLink
 from pillarbox.aio.limits.facts import FACTS, FactService
