@@ -383,7 +383,7 @@ ABOVE = {
     ),
     "tables without Spark": in_folder("spark", "local_frames", "large_columns"),
     "the tokens": (
-        *in_folder("clients", "chunks", "tokenizers", "long_texts"),
+        *in_folder("clients", "chunks", "tokenizers", "long_texts", "packed_tokenizers"),
         *in_folder("spark", "token_columns"),
     ),
     "the claims": (*of_calls("dedupe_across_tasks"), *in_folder("ledger", "claims")),
