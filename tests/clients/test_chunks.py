@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -207,17 +208,40 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> N
     assert message in str(found.value)
 
 
-@pytest.mark.contract(
-    "A long text without words is split as fast as any other.",
-    convicts=["grapheme_read_to_its_end", "flags_read_from_each"],
-)
 @pytest.mark.parametrize("part", ["\u1100", "क्", "😀\u200d", "e\u0301", ".", "?!", "🇩🇪"])
 @pytest.mark.parametrize("overlap", [0, 32])
 def test_a_long_text_without_words_is_split(part: str, overlap: int) -> None:
-    # What reads it once for each chunk takes a quarter of an hour.
     text = part * (400_000 // len(part))
     (found,) = split_text(pa.array([text]), 256, overlap).to_pylist()
     assert (overlap > 0 or "".join(found) == text) and max(count_tokens(pa.array(found)).to_pylist()) <= 256
+
+
+def lines_to_split(text: str) -> int:
+    """The lines of Python that run to split a text."""
+    lines = 0
+
+    def count(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal lines
+        lines += 1
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        split_text(pa.array([text]), 256, 32)
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+@pytest.mark.contract(
+    "A text without words that is twice as long takes twice as many steps.",
+    convicts=["grapheme_read_to_its_end", "flags_read_from_each"],
+)
+@pytest.mark.parametrize("part", ["क्", "🇩🇪"])
+def test_a_text_without_words_that_is_twice_as_long_takes_twice_as_many_steps(part: str) -> None:
+    # What reads the text once for each chunk takes four times as many.
+    assert lines_to_split(part * 6_000) < 2.5 * lines_to_split(part * 3_000)
 
 
 @given(text=st.text("ab \f\v\n\x1c\x85.", max_size=60))
