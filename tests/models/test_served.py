@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import urllib.request
 import uuid
@@ -28,7 +29,6 @@ import pytest
 from pillarbox import async_map
 from pillarbox.clients import Chat, Embeddings, Http, Rerank, Secret
 from pillarbox.models import Served, ServerUnavailable
-from pillarbox.models.host_folder import host_folder
 from tests.models.loaders import E5_SERVER
 from tests.waiting import wait_until
 
@@ -86,7 +86,8 @@ def held(server: Served) -> Iterator[Path]:
 def folder_of(server: Served) -> Path:
     """The folder of a server, which the one that opens it tells nobody before it is ready."""
     of = json.dumps([server.command, server.port, sorted(server.env.items())])
-    return Path(host_folder("served", hashlib.sha256(of.encode()).hexdigest()[:16]))
+    name = hashlib.sha256(of.encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"pillarbox-{os.getuid()}" / "served" / name
 
 
 def pass_time() -> None:
