@@ -159,3 +159,23 @@ def test_a_disk_that_is_behind_lets_no_call_begin_until_it_has_caught_up(
     disk.go_on()
     run.end()
     assert len(run.left) == 400
+
+
+@pytest.mark.contract(
+    "An answer becomes durable within the loss window, also while the next call blocks the event loop.",
+    convicts=["answers_wait_for_the_loop"],
+)
+def test_an_answer_becomes_durable_while_the_next_call_blocks_the_loop(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path), uid="uid", run="run", loss_window=0.01)
+
+    def kept() -> set[str]:
+        return {record.value for scope in ledger.scopes() for record in ledger.reader(scope).records()}
+
+    async def call(row: int) -> str:
+        # Not a turn of the loop between these rows.
+        if row == 5:
+            wait_until(lambda: len(kept()) == 5)
+        return f"answer {row}"
+
+    options = Options(ledger=ledger, capacity=1, buffer=Buffer(1000))
+    assert len(list(async_map(range(1000), call, options=options))) == 1000
