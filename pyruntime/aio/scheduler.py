@@ -278,8 +278,9 @@ class CallScheduler:
             # lease was looked at a moment ago.
             waiting, session, call = self.waiting, self.sharing.session, None
             if waiting and session is not None:
-                is_known = not waiting[0].attempt and waiting[0].looked == session.reader.scans
-                if (is_known and monotonic() < session.lease.trusted_until) or session.look_first():
+                is_trusted, first = monotonic() < session.lease.trusted_until, waiting[0]
+                is_known = is_trusted and not first.attempt and first.looked == session.reader.scans
+                if is_known or session.look_first():
                     call = waiting.popleft()
         else:
             call = self._next_call(self.gate)
