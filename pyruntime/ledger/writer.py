@@ -290,7 +290,7 @@ class Commit(NamedTuple):
 
 
 Answer: TypeAlias = tuple[bytes, str, Any, int, float, float, int, bytes]
-"""What a call gave: as a `Row`, but with the value in place of the three parts of its kept form."""
+"""The result of a call: a `Row`, but with the value in place of the three parts of its kept form."""
 
 
 class Answers(list[Answer]):
