@@ -164,7 +164,6 @@ def test_a_disk_that_is_behind_lets_no_call_begin_until_it_has_caught_up(
 
 @pytest.mark.contract(
     "An answer becomes durable within the loss window, also while the next call blocks the event loop.",
-    convicts=["answers_wait_for_the_loop"],
 )
 def test_an_answer_becomes_durable_while_the_next_call_blocks_the_loop(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path), uid="uid", run="run", loss_window=0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import stat
 import threading
@@ -17,7 +18,7 @@ from pillarbox.ledger.format import VALUE
 from pillarbox.ledger.keys import execution_id
 from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
 from pillarbox.ledger.maintenance import expire
-from pillarbox.ledger.writer import Commit, LedgerWriter, WriterLimits
+from pillarbox.ledger.writer import Commit, CommitQueue, LedgerWriter, WriterLimits
 from tests.ledger.unit.segments import key
 
 SCOPE = Scope("run", "uid")
@@ -476,6 +477,21 @@ def test_an_answer_that_cannot_be_kept_ends_the_writer_and_the_others_are_kept(
     assert len(said) == 1 and isinstance(said[0], LedgerValueError) and "cannot be kept" in str(said[0])
     with pytest.raises(LedgerClosedError, match="cannot be kept"):
         put(writer, "more")
+
+
+@pytest.mark.contract(
+    "A commit is due half a loss window after an answer came, whether or not anybody hands it over.",
+    convicts=["answers_wait_for_the_loop"],
+)
+def test_a_commit_is_due_by_the_time_of_answers_that_nobody_hands_over() -> None:
+    queue = CommitQueue(1.0, 10, 1000)
+    assert queue.due(5.0) is None
+    queue.answers.append((key(1), VALUE, "x", 1, 0.0, 0.0, 0, b""))
+    assert (queue.due(5.0), queue.due(5.2), queue.behind_from) == (5.5, 5.5, 6.0)
+    first, entries = queue.take()
+    assert (first, len(entries), queue.due(5.6), queue.behind_from) == (1, 1, None, 6.0)
+    queue.committed()
+    assert queue.behind_from == math.inf
 
 
 def test_answers_have_their_numbers_among_what_is_appended(ledger: Ledger) -> None:
