@@ -141,8 +141,8 @@ class AsyncWaitOperator(Operator):
             self._weights.bind(scheduler.slots, context.output)
         self._runner = scheduler.runner = self._make_runner(mailbox, context.position)
         if self._ledger_session is not None:
-            weigh, leave = emitter.weigh_all, emitter.complete_kept
-            scheduler.record_in(self._ledger_session.bind(scheduler.flow(), mailbox, weigh, leave))
+            flow, leave = scheduler.flow(), emitter.complete_kept
+            scheduler.record_in(self._ledger_session.bind(flow, mailbox, self._weights, leave))
 
     def _finished(self) -> int:
         """Rows that have finished, those included that had before a restore."""

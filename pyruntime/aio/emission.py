@@ -74,7 +74,7 @@ class ResultEmitter:
             if weights.light:
                 weights.light -= 1
             else:
-                weights.weigh(call, result, self.is_full)
+                weights.weigh(call, result)
         # What was closed drops it. spec: Operator!LateOutcome
         self._queue.complete(call.handle, result)
         if not self._is_asked and self._queue.has_completed():
@@ -82,20 +82,16 @@ class ResultEmitter:
 
     def complete_all(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
         """Give rows that were called together their results, as `complete` does each."""
-        self.weigh_all(calls, results)
-        self._complete_each(calls, results)
-
-    def weigh_all(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
-        """Count results that wait for the ledger: they are held as those that wait for their turn are."""
         if self._weights is not None:
-            self._weights.weigh_all(calls, results, self.is_full)
+            self._weights.weigh_all(calls, results)
+        self._complete_each(calls, results)
 
     def complete_kept(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
         """Complete calls whose results were counted when they came, now that the ledger has them."""
         self._complete_each(calls, results)
         weights = self._weights
         if weights is not None and weights.is_tight:
-            weights.allow_calls(self.is_full)
+            weights.allow_calls()
 
     def _complete_each(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
         # spec: Operator!LateOutcome
@@ -161,12 +157,13 @@ class ResultEmitter:
             return
         if not output.is_available:
             # The request to emit stands until then. spec: Chain!WaitForRoom
-            self.is_full = True
+            self._set_full(True)
             output.call_when_room(self._ask)
             if weights is not None and weights.is_tight:
-                weights.allow_calls(True)
+                weights.allow_calls()
             return
-        self._is_asked = self.is_full = False
+        self._is_asked = False
+        self._set_full(False)
         # Behind the last row no call is saved by small steps.
         room = output.room if self._drained is None else None
         results = self._queue.emit_many(room)
@@ -177,12 +174,17 @@ class ResultEmitter:
         if room is not None and self._queue.has_completed():
             self._ask()
         if weights is not None and weights.is_tight:
-            weights.allow_calls(self.is_full)
+            weights.allow_calls()
         if self._queue.restoring:
             self._readmit()
         if self._drained is not None and len(self._queue) == 0:
             drained, self._drained = self._drained, None
             drained.set_result(None)
+
+    def _set_full(self, is_full: bool) -> None:
+        self.is_full = is_full
+        if self._weights is not None:
+            self._weights.output_is_full = is_full
 
     def _emit_rows(self, results: list[tuple[Call, Any]]) -> None:
         self._meter.results += len(results)

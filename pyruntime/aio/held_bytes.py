@@ -35,12 +35,13 @@ class HeldBytes:
     most: `Buffer.max_bytes`. kept_back: that of the ledger's session; None without a ledger. `held` are the
     bytes of the rows in the window and of the results that were weighed. `light` are the results that are not
     weighed before the next one is: who completes a row counts them down, as it is on the path of every row.
-    `is_tight`: fewer calls may be in flight than `capacity` says, as their results would have no room.
+    `output_is_full`: what is emitted waits for room there. `is_tight`: fewer calls may be in flight than
+    `capacity` says, as their results would have no room.
     """
 
     __slots__ = (
-        *("held", "is_tight", "light", "most", "_call_bytes", "_kept_back", "_light_bytes", "_output"),
-        *("_most_calls", "_result_bytes", "_rows_of_call", "_slots"),
+        *("held", "is_tight", "light", "most", "output_is_full", "_call_bytes", "_kept_back", "_light_bytes"),
+        *("_most_calls", "_output", "_result_bytes", "_rows_of_call", "_slots"),
     )
 
     _output: OperatorOutput
@@ -49,7 +50,7 @@ class HeldBytes:
     def __init__(self, options: Options, most: int, kept_back: Callable[[], tuple[bool, int]] | None) -> None:
         self.held = 0
         self.light = 0
-        self.is_tight = False
+        self.is_tight = self.output_is_full = False
         self.most = most
         # Where results are small, what a row takes besides is most of it.
         self._call_bytes = CALL_BYTES + (0 if kept_back is None else LEDGER_BYTES)
@@ -70,15 +71,15 @@ class HeldBytes:
         left = self.most - self.held - self._output.held_bytes
         return left if self._kept_back is None else left - self._kept_back()[1]
 
-    def weigh(self, call: Call, result: Any, output_is_full: bool) -> None:
+    def weigh(self, call: Call, result: Any) -> None:
         """Count the bytes of a result, and begin no call whose result has no room."""
         size = size_of(result) + self._call_bytes
         call.held += size
         self.held += size
         self._result_bytes += (size - self._result_bytes) * NEWEST_SHARE if self._result_bytes else size
-        self._look_at_room(output_is_full)
+        self._look_at_room()
 
-    def weigh_all(self, calls: Sequence[Call], results: Sequence[Any], output_is_full: bool) -> None:
+    def weigh_all(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
         """Count the bytes of results that came together, as `weigh` does of each, but for light ones."""
         kinds = {*map(type, results)}
         if len(kinds) != 1 or not issubclass(kinds.pop(), Weighed):
@@ -88,7 +89,7 @@ class HeldBytes:
                 if self.light:
                     self.light -= 1
                 else:
-                    self.weigh(call, result, output_is_full)
+                    self.weigh(call, result)
             return
         count = len(results)
         if self.light >= count:
@@ -103,9 +104,9 @@ class HeldBytes:
         self.held += held
         mean, before = held / count, self._result_bytes
         self._result_bytes = mean + (before - mean) * (1.0 - NEWEST_SHARE) ** count if before else mean
-        self._look_at_room(output_is_full)
+        self._look_at_room()
 
-    def _look_at_room(self, output_is_full: bool) -> None:
+    def _look_at_room(self) -> None:
         """Begin no call whose result has no room beside those that have just been counted."""
         if self._result_bytes < self._light_bytes:
             self.light = LIGHT_RESULTS
@@ -114,14 +115,14 @@ class HeldBytes:
         # The limit of now is looked up for results only that have no room beside those of the most calls.
         is_close = self._result_bytes * self._most_calls > room
         if self.is_tight or (is_close and self._result_bytes * self._slots.limit > room):
-            self.allow_calls(output_is_full)
+            self.allow_calls()
 
-    def allow_calls(self, output_is_full: bool) -> None:
+    def allow_calls(self) -> None:
         """Let so many calls be in flight as will find room for their results, and one to go on with."""
         limit, row_bytes = self._slots.limit, self._result_bytes * self._rows_of_call
         room = int(self.left() / row_bytes) if row_bytes else limit
         self.is_tight = room < limit
         # Where the output is full or results wait for the disk, the end of that looks again; otherwise one
         # call must go on, or none would.
-        waits = output_is_full or (self._kept_back is not None and self._kept_back()[0])
+        waits = self.output_is_full or (self._kept_back is not None and self._kept_back()[0])
         self._slots.allow(max(room, 0 if waits else 1) if self.is_tight else None)

@@ -9,15 +9,17 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
 from pillarbox.aio.call_flow import CallFlow, CallHolds
 from pillarbox.aio.calls import Call, TakesResults
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.function import Parsed
+from pillarbox.aio.held_bytes import NOT_WEIGHED, HeldBytes
 from pillarbox.aio.ledger_lookup import MisfitError
 from pillarbox.ledger.errors import LedgerClosedError, LedgerConflictError
-from pillarbox.ledger.format import Record
+from pillarbox.ledger.format import ERROR, VALUE, Record
 from pillarbox.ledger.reader import FoundVector
 from pillarbox.ledger.writer import Commit, LedgerWriter
 
@@ -42,45 +44,49 @@ AS_THEY_ARE = KeptForms()
 
 
 class LedgerRecords:
-    """The results that wait to be durable. `committed` and `failed` are mail of `writer`, which is set first.
+    """The results that wait to be durable. `committed` and `failed` are mail of `writer`.
 
     accepts_errors: the failure of a row is its result for good. result_of: makes of a record the result of a
-    row. conflict: the error of a row whose key another one has, with another input. weigh: counts
-    results; leave: completes rows whose results were counted. ended: rows have left, and those that have
-    joined their calls get their results; None where no row waits for another.
+    row. conflict: the error of a row whose key another one has, with another input. weights: counts results
+    that wait, as those that wait for their turn; None where no bytes are limited. leave: completes rows whose
+    results were counted. ended: rows have left, and those that have joined their calls get their results;
+    None where no row waits for another.
     """
-
-    writer: LedgerWriter
 
     __slots__ = (
         *("writer", "_accepts_errors", "_conflict", "_ended", "_flow", "_forms", "_holds", "_is_closed"),
-        *("_kept", "_leave", "_most", "_result_of", "_since", "_weigh"),
+        *("_kept", "_last", "_leave", "_most", "_queue", "_result_of", "_since", "_weights"),
     )
 
     def __init__(
         self,
         flow: CallFlow,
+        writer: LedgerWriter,
         forms: KeptForms,
         holds: CallHolds,
         *,
         accepts_errors: bool,
         result_of: Callable[[Record | FoundVector], Any],
         conflict: Callable[[Call, bytes], LedgerConflictError],
-        weigh: TakesResults,
+        weights: HeldBytes | None,
         leave: TakesResults,
         ended: TakesResults | None,
     ) -> None:
+        self.writer = writer
+        self._queue = writer.queue
         self._flow = flow
         self._forms = forms
         self._holds = holds
         self._accepts_errors = accepts_errors
         self._result_of = result_of
         self._conflict = conflict
-        self._weigh, self._leave = weigh, leave
+        self._weights, self._leave = weights, leave
         self._ended = ended
         # What is not durable yet, in order: the last one's number, calls, their results, seconds of each.
         self._kept: deque[tuple[int, list[Call], list[Any], float]] = deque()
-        self._most, self._since = max(1, flow.window // COMMITS_PER_WINDOW), 0
+        # The number of the last result that the writer has got.
+        self._last = 0
+        self._most, self._since = self._most_since_hurry(), 0
         self._is_closed = False
 
     def __bool__(self) -> bool:
@@ -106,21 +112,47 @@ class LedgerRecords:
 
         What stands for a time-out is an answer of none, so that it is not kept.
         """
+        kind, value, kept = VALUE, result, result
         if type(result) is Failed:
             # A row whose retry was cut off has been paid for; a replay calls it again like one that failed.
             was_paid = call.attempt > 0 and not self._accepts_errors
             if result.not_called and not was_paid:
                 self._finish(call, result)
                 return
+            kind, kept = ERROR, dict(result.info.told())
         elif (called or call).error is not None:
             self._finish(call, result)
             return
-        latency = self._flow.clock() - call.began if call.attempt else 0.0
-        self._weigh((call,), (result.value if type(result) is Parsed else result,))
-        self._kept.append((self._append(call, result, latency, call.cost), [call], [result], latency))
+        elif type(result) is Parsed:
+            value, kept = result.value, result.kept
+        elif self._forms.prepare is not None:
+            kept = self._forms.prepare(result)
+        weights = self._weights
+        if weights is not None and type(value) not in NOT_WEIGHED:
+            if weights.light:
+                weights.light -= 1
+            else:
+                weights.weigh(call, value)
+        # spec: Ledger!Answer
+        latency, queue = self._flow.clock() - call.began if call.attempt else 0.0, self._queue
+        answer = (call.key, kind, kept, call.attempt, latency, call.cost, time_ns() // 1000, call.input)
+        with queue.lock:
+            queue.answers.append(answer)
+            is_first = len(queue.answers) == 1
+        self._last += 1
+        self._kept.append((self._last, [call], [result], latency))
         self._since += 1
-        if self._since >= self._most or not self._flow.waiting or self.writer.is_behind:
+        if is_first:
+            self._tell_writer()
+        if self._since >= self._most or not self._flow.waiting or monotonic() > queue.behind_from:
             self._look_at_disk()
+
+    def _tell_writer(self) -> None:
+        """Tell the writer's thread that an answer waits. Raises what ended the writer."""
+        try:
+            self.writer.expect()
+        except LedgerClosedError as error:
+            raise self.writer.failure or error from None
 
     def record_all(self, calls: list[Call], results: list[Any]) -> bool:
         """As `record` for rows called together whose results are one block; returns False for any others."""
@@ -132,7 +164,7 @@ class LedgerRecords:
         first = calls[0]
         latency = self._flow.clock() - first.began if first.attempt else 0.0
         try:
-            last = self.writer.append_vectors(
+            self._last = self.writer.append_vectors(
                 [call.key for call in calls],
                 matrix,
                 in_tuple=in_tuple,
@@ -143,10 +175,11 @@ class LedgerRecords:
             )
         except LedgerClosedError as error:
             raise self.writer.failure or error from None
-        self._weigh(calls, results)
-        self._kept.append((last, calls, results, latency))
+        if self._weights is not None:
+            self._weights.weigh_all(calls, results)
+        self._kept.append((self._last, calls, results, latency))
         self._since += len(calls)
-        if self._since >= self._most or not self._flow.waiting or self.writer.is_behind:
+        if self._since >= self._most or not self._flow.waiting or monotonic() > self._queue.behind_from:
             self._look_at_disk()
         return True
 
@@ -154,9 +187,20 @@ class LedgerRecords:
         """An answer came after its time-out: the row may have it when it is called again, or on a replay."""
         try:
             latency = self._flow.clock() - call.began if call.attempt else 0.0
-            self._append(call, result, latency, cost)
+            if type(result) is Parsed:
+                result = result.kept
+            elif self._forms.prepare is not None:
+                result = self._forms.prepare(result)
+            # spec: Ledger!Answer
+            self._last = self.writer.append(
+                call.key, result, input=call.input, attempts=call.attempt, latency=latency, cost=cost
+            )
         except Exception as error:
             log.warning("a late answer was not kept: %s: %s", type(error).__name__, error)
+
+    def _most_since_hurry(self) -> int:
+        """Results after which those so far are to be committed."""
+        return max(1, min(self._flow.window // COMMITS_PER_WINDOW, self._queue.answers_of_commit))
 
     def _look_at_disk(self) -> None:
         writer = self.writer
@@ -167,28 +211,6 @@ class LedgerRecords:
         if not self._holds.by_disk and writer.is_behind:
             # A slow disk costs time, not more calls after a kill.
             self._holds.set_disk(True)
-
-    def _append(self, call: Call, result: Any, latency: float, cost: float) -> int:
-        # spec: Ledger!Answer
-        is_error = type(result) is Failed
-        if is_error:
-            result = dict(result.info.told())
-        elif type(result) is Parsed:
-            result = result.kept
-        elif self._forms.prepare is not None:
-            result = self._forms.prepare(result)
-        try:
-            return self.writer.append(
-                call.key,
-                result,
-                is_error=is_error,
-                input=call.input,
-                attempts=call.attempt,
-                latency=latency,
-                cost=cost,
-            )
-        except LedgerClosedError as error:
-            raise self.writer.failure or error from None
 
     def _finish(self, call: Call, result: Any) -> None:
         """The result of a row may leave, and that of those that have joined its call."""
@@ -218,6 +240,7 @@ class LedgerRecords:
             self._leave(calls, results)
         if self._ended is not None and not self._is_closed:
             self._ended(calls, results)
+        self._most = self._most_since_hurry()
         if self._holds.by_disk and not self._is_closed and not self.writer.is_behind:
             self._holds.set_disk(False)
 

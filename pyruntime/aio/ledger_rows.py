@@ -30,7 +30,7 @@ class LedgerRows:
 
     __slots__ = (
         *("execution", "first", "is_behind", "shares", "stale"),
-        *("_by_columns", "_conflicts", "_identify", "_ledger", "_redact"),
+        *("_conflicts", "_identify", "_ledger", "_of_rows", "_redact"),
     )
 
     def __init__(
@@ -48,7 +48,7 @@ class LedgerRows:
         self.execution = execution
         self.is_behind = isinstance(identify, ChainedIdentity)
         """Another function of a chain gave the rows."""
-        self._by_columns = isinstance(identify, RowIdentity) and identify.has_columns
+        self._of_rows = identify.of_rows if isinstance(identify, RowIdentity) and not self.is_behind else None
         self.shares = isinstance(identify, RowIdentity) and identify.shares
         """Rows with equal keys share a call; rows that are known by their content have no equals."""
         self._conflicts: ConflictFinder | None = None
@@ -69,9 +69,8 @@ class LedgerRows:
 
     def identify_all(self, calls: Sequence[Call]) -> tuple[list[bytes], list[bytes]]:
         """Give rows their keys and inputs, and return them. Raises as `identify` does."""
-        if self._by_columns:
-            assert isinstance(self._identify, RowIdentity)
-            keys, inputs = self._identify.of_rows([call.row for call in calls])
+        if self._of_rows is not None:
+            keys, inputs = self._of_rows([call.row for call in calls])
             for call, key, input in zip(calls, keys, inputs, strict=True):
                 call.key, call.input = key, input
             return keys, inputs

@@ -21,6 +21,7 @@ from pillarbox.aio.attempt_lease import AttemptLease, AttemptName
 from pillarbox.aio.call_flow import CallFlow, CallHolds
 from pillarbox.aio.call_threads import call_soon
 from pillarbox.aio.calls import Call, TakesResults
+from pillarbox.aio.held_bytes import HeldBytes
 from pillarbox.aio.in_flight import CallsInFlight
 from pillarbox.aio.ledger_lookup import LedgerLookup
 from pillarbox.aio.ledger_records import AS_THEY_ARE, KeptForms, LedgerRecords
@@ -103,9 +104,9 @@ class LedgerSession:
     """
 
     # From `bind` on.
+    lease: AttemptLease
     _flow: CallFlow
     _holds: CallHolds
-    _lease: AttemptLease
     _lookup: LedgerLookup
     _records: LedgerRecords
     _results: SharedResults
@@ -159,9 +160,9 @@ class LedgerSession:
         """The rows that are called for other tasks too; None where a task calls for itself."""
 
     def bind(
-        self, flow: CallFlow, mailbox: TaskMailbox, weigh: TakesResults, leave: TakesResults
+        self, flow: CallFlow, mailbox: TaskMailbox, weights: HeldBytes | None, leave: TakesResults
     ) -> LedgerRecords:
-        """Keep the results of the calls of an operator. weigh: counts some; leave: completes them."""
+        """Keep the results of the calls of an operator. weights: counts them; leave: completes them."""
         rows, claims, ledger, scope = self.rows, self._claims, self._ledger, self._scope
         self._flow = flow
         self._holds = holds = CallHolds(flow.hold)
@@ -178,19 +179,7 @@ class LedgerSession:
         self._results = results = SharedResults(
             flow, lookup, in_flight, None if claims is None else claims.ended
         )
-        self._records = records = LedgerRecords(
-            flow,
-            self._forms,
-            holds,
-            accepts_errors=not ledger.retry_errors,
-            result_of=lookup.result_of,
-            conflict=rows.conflict,
-            weigh=weigh,
-            leave=leave,
-            # Of rows that are known by their content alone, in one task, none waits for another's call.
-            ended=None if in_flight is None and claims is None else results.ended,
-        )
-        records.writer = ledger.writer(
+        writer = ledger.writer(
             scope,
             self.reader,
             execution=rows.execution,
@@ -198,14 +187,27 @@ class LedgerSession:
             on_commit=lambda commit: _mail(mailbox, records.committed, commit),
             on_failure=lambda error: _mail(mailbox, records.failed, error),
         )
-        self._lease = lease = AttemptLease(
+        self._records = records = LedgerRecords(
+            flow,
+            writer,
+            self._forms,
+            holds,
+            accepts_errors=not ledger.retry_errors,
+            result_of=lookup.result_of,
+            conflict=rows.conflict,
+            weights=weights,
+            leave=leave,
+            # Of rows that are known by their content alone, in one task, none waits for another's call.
+            ended=None if in_flight is None and claims is None else results.ended,
+        )
+        self.lease = lease = AttemptLease(
             flow,
             lookup,
             results,
             holds,
             name=self._name,
             open=lambda name: ledger.lease(scope, name, hung_after=self._intervals.hung_after),
-            held=records.writer.hold,
+            held=writer.hold,
             intervals=self._intervals,
             scope=scope,
         )
@@ -251,7 +253,7 @@ class LedgerSession:
         if self._member is not None and not self._holds_run():
             return False
         # On the path of every call: most may begin by what was seen a moment ago.
-        if time.monotonic() >= self._lease.trusted_until and not self._lease.may_call():
+        if time.monotonic() >= self.lease.trusted_until and not self.lease.may_call():
             return False
         waiting, reader, place, scans = self._flow.waiting, self.reader, 0, self.reader.scans
         # And most have waited for their slot only.
@@ -283,7 +285,7 @@ class LedgerSession:
     def waits_for(self) -> str | None:
         """The reason that holds calls back, in words; None for nothing."""
         if self._holds.by_lease or self._holds.by_disk:
-            return self._lease.waits_for or "the ledger's disk, which is behind"
+            return self.lease.waits_for or "the ledger's disk, which is behind"
         most = f"for {self._intervals.hung_after:g} s at most without progress"
         return f"the calls that other tasks make for equal rows, {most}" if self.claimed else None
 
@@ -298,7 +300,7 @@ class LedgerSession:
         if self._mailbox is not None:
             self._records.stop()
             self._results.stop()
-            self._lease.stop()
+            self.lease.stop()
         if self.claimed is not None:
             self.claimed.stop()
         if self._pin is not None:

@@ -358,7 +358,9 @@ class CoroutineRunner(Runner):
     def _begin_next(self) -> bool:
         """Start a worker, unless as many are on their way as calls wait, or as carry calls already."""
         starting = self._starting
-        if not self._hooks.may_start(starting, self._active - starting) or not self._has_thread(starting):
+        if not self._hooks.may_start(starting, self._active - starting):
+            return False
+        if self._threads is not None and not self._has_thread(starting):
             return False
         worker = Worker(self._hooks.services)
         self._starting += 1

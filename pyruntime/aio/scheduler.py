@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 from typing import Any
 
 from pillarbox.aio import intervals
@@ -73,16 +74,12 @@ class CallScheduler:
         self.loop = loop
         self.clock = clock = clock_of(loop)
         self.is_closed = False
-        limits = options.timeout
+        limits, guarding = options.timeout, self._guarding
         self.times: CallTimes[Any] = CallTimes(
-            loop,
-            limits.total,
-            limits.attempt,
-            self._guarding(self._timed_out),
-            self._guarding(self._attempt_timed_out),
+            loop, limits.total, limits.attempt, guarding(self._timed_out), guarding(self._attempt_timed_out)
         )
         self.policies = policies = OperatorPolicies(
-            options, meter, clock, convert, self.pausing.add, self._guarding(self._resume_held)
+            options, meter, clock, convert, self.pausing.add, guarding(self._resume_held)
         )
         if policies.by_key is not None:
             # Rows that are not called leave by it too.
@@ -90,14 +87,12 @@ class CallScheduler:
             operator = operator._replace(complete=complete, complete_all=None)
         self._operator = operator
         self.sharing = CallSharing(options, policies.stack, session)
-        self.route = ResultRoute(self.sharing, meter, operator.complete, self._guarding(self._count_shared))
+        self.route = ResultRoute(self.sharing, meter, operator.complete, guarding(self._count_shared))
         self._finish_call = self.route.of_calls()
         self.slots = Slots(
             options.max_capacity,
             lambda: policies.found,
-            lambda changed: WorkerRoom(
-                options.max_capacity, name, loop, self._guarding(changed), operator.stop
-            ),
+            lambda changed: WorkerRoom(options.max_capacity, name, loop, guarding(changed), operator.stop),
             self._limit,
         )
         policies.stack.open(
@@ -279,10 +274,14 @@ class CallScheduler:
         if self._is_open:
             call = self.waiting.popleft() if self.waiting else None
         elif self.gate is None:
-            # Not open, without a gate: it has a ledger.
-            waiting, session = self.waiting, self.sharing.session
-            may_begin = waiting and session is not None and session.look_first()
-            call = waiting.popleft() if may_begin else None
+            # Not open, without a gate: it has a ledger. Most rows have waited for their slot only, and the
+            # lease was looked at a moment ago.
+            waiting, session, call = self.waiting, self.sharing.session, None
+            if waiting and session is not None:
+                is_trusted, first = monotonic() < session.lease.trusted_until, waiting[0]
+                is_known = is_trusted and not first.attempt and first.looked == session.reader.scans
+                if is_known or session.look_first():
+                    call = waiting.popleft()
         else:
             call = self._next_call(self.gate)
         if call is None:

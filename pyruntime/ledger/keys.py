@@ -31,9 +31,10 @@ import hashlib
 import secrets
 import struct
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import repeat
 from operator import itemgetter
 from types import BuiltinFunctionType
 from typing import Any, TypeAlias
@@ -51,6 +52,10 @@ COLUMN_BYTES = NAME_BYTES + VALUE_BYTES
 _DECIMAL_LIMIT = 10**100
 Column: TypeAlias = Sequence[Any]
 """The values of a column of many rows."""
+Columns: TypeAlias = "tuple[list[Column], tuple[Any, ...], list[Column]]"
+"""Columns of a key, then names and columns of what else counts."""
+MIN_ROWS_OF_COLUMNS = 4
+"""Rows that are written down by columns, at least: of fewer ones each alone is as cheap."""
 _pack = struct.Struct("<Q").pack
 _pack_float = struct.Struct("<d").pack
 
@@ -114,7 +119,32 @@ def canonical_column(values: Sequence[Any]) -> list[bytes]:
     if kinds == {int} and min(values) > -_DECIMAL_LIMIT and max(values) < _DECIMAL_LIMIT:
         numbers = [str(value).encode() for value in values]
         return _sized_all(b"i", numbers)
-    return [canonical(value) for value in values]
+    if len(kinds) == 1 and len(values) >= MIN_ROWS_OF_COLUMNS:
+        (kind,) = kinds
+        if kind is dict:
+            return _canonical_dicts(values) or [*map(canonical, values)]
+        if issubclass(kind, tuple | list) and len(lengths := {*map(len, values)}) == 1 and lengths != {0}:
+            head = (b"t" if issubclass(kind, tuple) else b"l") + _pack(len(values[0]))
+            return _joined([repeat(head), *map(canonical_column, zip(*values, strict=True))])
+    return [*map(canonical, values)]
+
+
+def _canonical_dicts(values: Sequence[dict[Any, Any]]) -> list[bytes] | None:
+    """`canonical` of dicts that have the same texts for keys, in one order; None for any others."""
+    names = [*values[0]]
+    if {*map(type, names)} != {str} or any([*value] != names for value in values):
+        return None
+    columns = zip(*[value.values() for value in values], strict=True)
+    by_name = sorted(zip(map(canonical, names), columns, strict=True), key=itemgetter(0))
+    parts: list[Iterable[bytes]] = [repeat(b"d" + _pack(len(names)))]
+    for name, column in by_name:
+        parts += [repeat(name), canonical_column(column)]
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[Iterable[bytes]]) -> list[bytes]:
+    """The bytes of each row: of its parts, one after another. Those of all rows alike are repeated."""
+    return [*map(b"".join, zip(*parts, strict=False))]
 
 
 def _sized_all(tag: bytes, contents: Sequence[bytes]) -> list[bytes]:
@@ -208,7 +238,7 @@ def _hashed_column(hasher: Any, contents: Sequence[bytes]) -> list[bytes]:
 def _hashed_rows(hasher: object, columns: Sequence[Column]) -> list[bytes]:
     """`_hashed` of each row: of the canonical forms of its values, one after another."""
     parts = [canonical_column(column) for column in columns]
-    return _hashed_column(hasher, parts[0] if len(parts) == 1 else [*map(b"".join, zip(*parts, strict=True))])
+    return _hashed_column(hasher, parts[0] if len(parts) == 1 else _joined(parts))
 
 
 def config_hash(config: Mapping[str, Any] | None) -> str:
@@ -260,7 +290,8 @@ class RowIdentity:
     content: gives what a row without a key is known by; None for the row itself. names: of the columns in
         it, where it has none.
     shown: names of columns in messages, where they are others.
-    columns: gives the same by columns, of many rows: those of the key, then the names and those of `inputs`.
+    columns: gives the same by columns, of many rows: those of the key, then the names and those of `inputs`;
+        None where these rows have no names in common.
     contents: gives by columns what many rows are known by that have no key.
 
     Rows that are known by their content are counted as a `KeyMaker` counts them.
@@ -273,7 +304,7 @@ class RowIdentity:
         content: Callable[[Any], Any] | None,
         names: tuple[Any, ...] | None = None,
         shown: Mapping[Any, str] | None = None,
-        columns: Callable[[Sequence[Any]], tuple[list[Column], tuple[Any, ...], list[Column]]] | None = None,
+        columns: Callable[[Sequence[Any]], Columns | None] | None = None,
         contents: Callable[[Sequence[Any]], list[Column]] | None = None,
     ) -> None:
         self._value_hasher = hashlib.blake2b(digest_size=VALUE_BYTES, person=b"input")
@@ -281,7 +312,7 @@ class RowIdentity:
         self._key = key
         self._inputs = inputs
         self._content = content
-        self._columns = columns
+        self._columns = None if key is None else columns
         self._contents = contents if key is None else None
         # How often each key by content has come; None where equal rows share one.
         self._seen: dict[bytes, int] | None = {}
@@ -294,7 +325,6 @@ class RowIdentity:
         self.has_key = key is not None
         self.shares = self.has_key
         """Rows with equal keys share one call."""
-        self.has_columns = self._contents is not None if key is None else columns is not None
 
     def sharing(self, key: Callable[[Any], Any] | None = None) -> RowIdentity:
         """The identity of the same rows where equal ones, of all tasks, share one call: they are not counted.
@@ -307,8 +337,7 @@ class RowIdentity:
         if key is not None:
             shared._key = lambda row: (key(row),)
             shared._inputs = _no_inputs
-            shared._hasher = shared._contents = None
-            shared.has_columns = False
+            shared._hasher = shared._columns = shared._contents = None
         return shared
 
     def __call__(self, row: object) -> tuple[bytes, bytes]:
@@ -326,37 +355,50 @@ class RowIdentity:
                 key = _hashed(self._hasher, b"".join(parts))
                 names, columns = self._inputs(row)
                 return key, self._print(names, columns) if names else b""
-        hasher = _ROW_HASHER.copy()
-        hasher.update(canonical(row if self._content is None else self._content(row)))
-        return self._counted(hasher.digest()), self._of_content
+        content = canonical(row if self._content is None else self._content(row))
+        return self._counted([_hashed(_ROW_HASHER, content)])[0], self._of_content
 
-    def _counted(self, digest: bytes) -> bytes:
-        """The key of the next row with this content."""
-        if self._seen is None:
-            return digest
-        count = self._seen.get(digest, 0)
-        self._seen[digest] = count + 1
-        return digest if count == 0 else fingerprint([digest, count], "again")
+    def _counted(self, digests: list[bytes]) -> list[bytes]:
+        """The keys of the next rows, which have these contents."""
+        seen = self._seen
+        if seen is None:
+            return digests
+        new = dict.fromkeys(digests, 1)
+        if len(new) == len(digests) and seen.keys().isdisjoint(new):
+            seen.update(new)
+            return digests
+        keys = []
+        for digest in digests:
+            count = seen.get(digest, 0)
+            seen[digest] = count + 1
+            keys.append(digest if count == 0 else fingerprint([digest, count], "again"))
+        return keys
 
     def of_rows(self, rows: Sequence[Any]) -> tuple[list[bytes], list[bytes]]:
         """Keys and inputs of the next rows, one at least, by columns. Raises as a call for each does."""
-        if self._contents is not None:
-            with suppress(LedgerValueError):
-                whole = self._contents(rows)
-                # Without columns all rows are equal, and there is nothing that says how many they are.
-                if whole:
-                    digests = _hashed_rows(_hasher("row", b"t" + _pack(len(whole))), whole)
-                    return [*map(self._counted, digests)], [self._of_content] * len(rows)
-        elif self.has_columns:
-            assert self._columns is not None
-            with suppress(LedgerValueError):
-                # What has no fingerprint is named where each row is looked at.
-                keys, names, inputs = self._columns(rows)
+        # What has no fingerprint is named where each row is looked at.
+        with suppress(LedgerValueError):
+            if self._key is None:
+                if (digests := self._content_digests(rows)) is not None:
+                    return self._counted(digests), [self._of_content] * len(rows)
+            elif self._columns is not None and (found := self._columns(rows)) is not None:
+                keys, names, inputs = found
                 if all(None not in column for column in keys):
                     hasher = _hasher("key", b"l" + _pack(len(keys)))
                     return _hashed_rows(hasher, keys), self._prints_of_columns(names, inputs, len(rows))
         pairs = [self(row) for row in rows]
         return [key for key, _ in pairs], [input for _, input in pairs]
+
+    def _content_digests(self, rows: Sequence[Any]) -> list[bytes] | None:
+        """The hashes of what rows are known by that have no key; None where each is to be looked at."""
+        if self._contents is None:
+            contents = rows if self._content is None else [*map(self._content, rows)]
+            return _hashed_column(_ROW_HASHER, canonical_column(contents))
+        whole = self._contents(rows)
+        if not whole:
+            # Without columns all rows are equal, and there is nothing that says how many they are.
+            return None
+        return _hashed_rows(_hasher("row", b"t" + _pack(len(whole))), whole)
 
     def _prints_of_columns(self, names: tuple[Any, ...], columns: list[Column], rows: int) -> list[bytes]:
         """`_print` of each row."""
@@ -420,9 +462,21 @@ def identity_of_values(key: Sequence[str | int] | None, inputs: Sequence[str | i
     of_key = None if key is None else _fields(key)
     known = () if key is None else tuple(key)
     if inputs is None:
-        return RowIdentity(of_key, _AllColumns(known), None)
+        others = _AllColumns(known)
+
+        def columns(rows: Sequence[Any]) -> Columns | None:
+            found = others.of_rows(rows)
+            return None if found is None else (_columns(rows, known), *found)
+
+        return RowIdentity(of_key, others, None, columns=columns)
     own = tuple(column for column in inputs if column not in known)
-    return RowIdentity(of_key, _named_fields(own), _fields((*known, *own)), (*known, *own))
+    return RowIdentity(
+        of_key,
+        _named_fields(own),
+        _fields((*known, *own)),
+        (*known, *own),
+        columns=lambda rows: (_columns(rows, known), own, _columns(rows, own)),
+    )
 
 
 def identity_of_source(key: Sequence[str | int] | None) -> RowIdentity:
@@ -482,7 +536,7 @@ class ContentIdentity(RowIdentity):
         super().__init__(None, content, None)
         self._columns_of_content = columns
         self._hashers: dict[tuple[Any, ...], Any] = {}
-        self.has_key = self.has_columns = self.shares = True
+        self.has_key = self.shares = True
 
     def sharing(self, key: Callable[[Any], Any] | None = None) -> RowIdentity:
         """The identity of the same rows: they share one call in any case; key: as of a `RowIdentity`."""
@@ -522,7 +576,7 @@ def content_of_values(inputs: Sequence[str | int] | None) -> ContentIdentity:
     own = tuple(inputs)
     return ContentIdentity(
         _named_fields(own),
-        lambda rows: (own, [[_field(row, column) for row in rows] for column in own]),
+        lambda rows: (own, _columns(rows, own)),
     )
 
 
@@ -563,6 +617,14 @@ class _AllColumns:
                 self._names.clear()
             names = self._names[given] = tuple([name for name in given if name not in self._but])
         return names, [row[name] for name in names]
+
+    def of_rows(self, rows: Sequence[Any]) -> tuple[tuple[Any, ...], list[Column]] | None:
+        """The same of many rows, one at least, by columns; None unless they are dicts with the same names."""
+        given = [*rows[0]] if type(rows[0]) is dict else None
+        if given is None or any(type(row) is not dict or [*row] != given for row in rows):
+            return None
+        names, _ = self(rows[0])
+        return names, _columns(rows, names)
 
 
 def _all_columns(row: Any, but: frozenset[str | int]) -> tuple[tuple[Any, ...], list[Any]]:
@@ -633,6 +695,14 @@ class KeyMaker:
         if self._columns is not None:
             return fingerprint([_field(row, column) for column in self._columns], "key")
         return self._of_row(row)[0]
+
+
+def _columns(rows: Sequence[Any], columns: Sequence[str | int]) -> list[Column]:
+    """These columns of rows. Raises KeyError for a row without one."""
+    if {*map(type, rows)} == {dict}:
+        with suppress(KeyError):
+            return [[row[column] for row in rows] for column in columns]
+    return [[_field(row, column) for row in rows] for column in columns]
 
 
 def _field(row: Any, column: str | int) -> Any:

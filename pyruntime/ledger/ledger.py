@@ -127,7 +127,8 @@ class Ledger:
         that `pyarrow.fs` knows. Files can be locked and synced; in an object store each commit is an object.
         `~` is the home folder of the process that makes the `Ledger`, the driver.
     loss_window: seconds. After a kill, at most the calls that finished in the last such period are repeated.
-    commit_rows, commit_bytes: a commit is made at once for this many rows or bytes.
+    commit_rows, commit_bytes: a commit is made at once for this many rows or bytes; how many bytes results of
+        calls take is known by those of the commit before.
     retry_errors: a replay repeats the calls of rows that failed for good; False replays their errors.
     uid: the operator's name, to be changed with the function's behaviour. Operators of one run have different
         names, so in a chain each `Step` has its own.

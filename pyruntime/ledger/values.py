@@ -23,7 +23,7 @@ import math
 import re
 import uuid
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pillarbox.ledger.errors import LedgerValueError
@@ -79,6 +79,17 @@ def encode(value: Any) -> Encoded:
             # A lone surrogate cannot be UTF-8; escaped, it can.
             text = _dump_escaped(plain)
     return Encoded(text, floats, blobs)
+
+
+def encode_all(values: Iterable[Any]) -> list[Encoded | LedgerValueError]:
+    """`encode` of each, or its error. Any thread."""
+    forms: list[Encoded | LedgerValueError] = []
+    for value in values:
+        try:
+            forms.append(encode(value))
+        except LedgerValueError as error:
+            forms.append(error)
+    return forms
 
 
 @functools.lru_cache(maxsize=64)

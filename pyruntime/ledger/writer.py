@@ -28,12 +28,13 @@ et al. 1984).
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from pillarbox.ledger.errors import LedgerClosedError, LedgerConflictError, LedgerError, LedgerValueError
 from pillarbox.ledger.folders import Folder, OpenSegment
@@ -55,7 +56,7 @@ from pillarbox.ledger.keys import KEY_BYTES, Scope
 from pillarbox.ledger.lease import RENEWAL_INTERVAL_S, Lease
 from pillarbox.ledger.local_folder import SUFFIX, LocalFolder
 from pillarbox.ledger.reader import LedgerReader
-from pillarbox.ledger.values import encode, encode_vectors
+from pillarbox.ledger.values import encode_all, encode_vectors
 from pillarbox.thread_start import start_thread
 
 COMMIT_LOCK_TIMEOUT_S = 30.0
@@ -106,17 +107,13 @@ class Committer:
         if self._segment is not None:
             self._segment.close()
 
-    def commit(self, first: int, entries: list[Row | RowBlock]) -> dict[int, Record]:
-        """Make entries durable, numbered by rows from `first` on; returns what others have for some.
+    def commit(self, left: Numbered) -> dict[int, Record]:
+        """Make entries durable; returns what others have for some, by their numbers.
 
         Raises LedgerConflictError if this execution has a record of one of the keys for another input,
         LedgerFullError, LedgerError if the scope has expired or its lock cannot be had, and OSError.
         """
         adopted: dict[int, Record] = {}
-        left: Numbered = {}
-        for entry in entries:
-            left[first] = entry
-            first += len(entry) if isinstance(entry, RowBlock) else 1
         for _ in range(MAX_ADOPTION_TRIES):
             left = self._adopt(self._put(left), left, adopted)
             if not left:
@@ -260,6 +257,10 @@ def _of_another_process() -> LedgerClosedError:
     return LedgerClosedError("the ledger's writer belongs to the process that this one was forked from")
 
 
+def _too_large(size: int, allowed: int) -> LedgerValueError:
+    return LedgerValueError(f"a result of {size:,} bytes cannot be kept in a ledger: {allowed:,} are allowed")
+
+
 LOSS_WINDOW_FILLING_SHARE = 0.5
 """The part of the loss window for which the first result of a commit waits; the rest is for writing it."""
 MAX_RESULT_BYTES = 2**28
@@ -288,37 +289,59 @@ class Commit(NamedTuple):
     """The numbers of those that another attempt had kept before, with what it kept: that is the result."""
 
 
-class CommitQueue:
-    """The results that wait for their commit, and when that is due. A `LedgerWriter` guards it.
+Answer: TypeAlias = tuple[bytes, str, Any, int, float, float, int, bytes]
+"""The result of a call: a `Row`, but with the value in place of the three parts of its kept form."""
 
-    loss_window, in seconds, commit_rows and commit_bytes: as `Ledger` has them.
+
+class Answers(list[Answer]):
+    """Answers whose values have no kept form yet, in order."""
+
+
+Entry: TypeAlias = "Row | RowBlock | Answers"
+
+
+class CommitQueue:
+    """The results that wait for their commit, and when that is due. Guarded by `lock`.
+
+    loss_window, in seconds, commit_rows and commit_bytes: as `Ledger` has them. `answers` are those of which
+    nobody has made the kept form yet: they stand behind `waiting`.
     """
 
     __slots__ = (
-        *("appended", "asked", "oldest", "waiting", "waiting_bytes", "writing_bytes"),
-        *("_commit_bytes", "_commit_rows", "_loss_window", "_since", "_waiting_rows"),
+        *("answers", "answers_of_commit", "appended", "asked", "behind_from", "lock", "waiting"),
+        *("waiting_bytes", "writing_bytes", "_commit_bytes", "_commit_rows", "_loss_window", "_since"),
+        "_waiting_rows",
     )
 
     def __init__(self, loss_window: float, commit_rows: int, commit_bytes: int) -> None:
         self._loss_window = loss_window
         self._commit_rows, self._commit_bytes = commit_rows, commit_bytes
-        self.waiting: list[Row | RowBlock] = []
+        self.lock = threading.Lock()
+        self.answers = Answers()
+        self.answers_of_commit = commit_rows
+        """Answers of which a commit is made at once, by what those of the last one took."""
+        self.waiting: list[Entry] = []
         self._waiting_rows = 0
         self.waiting_bytes = self.writing_bytes = 0
-        self._since = 0.0
-        self.oldest: float | None = None
-        """The time of the first result that is not durable; None where all are."""
+        # When the first of these came; None where none waits.
+        self._since: float | None = None
+        self.behind_from = math.inf
+        """The time from which the first result that is not durable has waited for the loss window."""
         self.appended = 0
         self.asked = 0
         """The number of the last result that is to be committed without waiting for company."""
 
+    def begin(self, now: float) -> None:
+        """Note that something waits."""
+        if self._since is None:
+            self._since = now
+            self.behind_from = min(self.behind_from, now + self._loss_window)
+
     def add(self, entry: Row | RowBlock, rows: int, size: int, now: float) -> bool:
         """Add a result, or a block of them; returns True if the writer's thread is to look at it."""
+        self.gather()
+        self.begin(now)
         waiting = self.waiting
-        if not waiting:
-            self._since = now
-        if self.oldest is None:
-            self.oldest = now
         waiting.append(entry)
         self._waiting_rows += rows
         self.waiting_bytes += size
@@ -329,31 +352,52 @@ class CommitQueue:
             or self.waiting_bytes >= self._commit_bytes
         )
 
-    def due(self) -> float | None:
+    def gather(self) -> None:
+        """Give the answers so far their numbers."""
+        if answers := self.answers:
+            self.waiting.append(answers)
+            self._waiting_rows += len(answers)
+            self.appended += len(answers)
+            self.answers = Answers()
+
+    def due(self, now: float) -> float | None:
         """The time of the next commit, on the monotonic clock; 0 for now, None where nothing waits."""
-        if not self.waiting:
+        if not self.waiting and not self.answers:
             return None
-        is_full = self._waiting_rows >= self._commit_rows or self.waiting_bytes >= self._commit_bytes
+        self.begin(now)
+        rows = self._waiting_rows + len(self.answers)
+        is_full = rows >= self._commit_rows or self.waiting_bytes >= self._commit_bytes
         if is_full or self.appended - self._waiting_rows < self.asked:
             return 0.0
+        assert self._since is not None
         return self._since + LOSS_WINDOW_FILLING_SHARE * self._loss_window
 
-    def take(self) -> tuple[int, list[Row | RowBlock]]:
+    def take(self) -> tuple[int, list[Entry]]:
         """Take what waits, which is written now, and the number of its first result."""
+        self.gather()
         entries, self.waiting = self.waiting, []
         first = self.appended - self._waiting_rows + 1
         self.writing_bytes = self.waiting_bytes
         self._waiting_rows = self.waiting_bytes = 0
+        self._since = None
         return first, entries
 
     def committed(self) -> None:
         """Know that what was taken is durable."""
-        self.oldest = self._since if self.waiting else None
+        self.behind_from = math.inf if self._since is None else self._since + self._loss_window
+
+    def note_sizes(self, answers: int, size: int) -> None:
+        """Note what the answers of a commit took."""
+        self.writing_bytes += size
+        rows = self._commit_bytes * answers // size if size else self._commit_rows
+        self.answers_of_commit = max(1, min(self._commit_rows, rows))
 
 
 class LedgerWriter:
     """Appends to one scope. `append` from any thread.
 
+    Of what is put into `queue.answers` the writer's thread makes the kept form, when it commits them. One
+    thread may do that, with `queue.lock`, and no other appends then; behind the first one it calls `expect`.
     `on_commit` and `on_failure` are called on the writer's own. A failure ends the writer: what was not
     durable by then will be called again, by another attempt. folder: that of `scope`. loss_window, in
     seconds, commit_rows and commit_bytes: as `Ledger` has them.
@@ -374,7 +418,6 @@ class LedgerWriter:
         on_failure: Callable[[BaseException], None] | None = None,
         limits: WriterLimits = WRITER_LIMITS,
     ) -> None:
-        self._loss_window = loss_window
         self._limits = limits
         self._committer = Committer(
             folder, reader, scope.about, commit_rows, execution, one_input, limits.lock_timeout
@@ -384,9 +427,9 @@ class LedgerWriter:
         self._lease: Lease | None = None
         self._next_renewal = 0.0
         self._process = os.getpid()
-        # What follows is guarded by the condition.
-        self._changed = threading.Condition(threading.Lock())
-        self._queue = CommitQueue(loss_window, commit_rows, commit_bytes)
+        # What follows is guarded by the lock of the queue.
+        self.queue = CommitQueue(loss_window, commit_rows, commit_bytes)
+        self._changed = threading.Condition(self.queue.lock)
         self._through = 0
         self._closing = False
         self._failure: BaseException | None = None
@@ -413,14 +456,13 @@ class LedgerWriter:
         LedgerConflictError.
         Raises LedgerValueError for a value that cannot be kept, LedgerClosedError.
         """
-        encoded, kind = encode(value), ERROR if is_error else VALUE
         if not isinstance(key, bytes) or len(key) != KEY_BYTES:
             raise ValueError(f"key={key!r}: must be {KEY_BYTES} bytes, as a KeyMaker makes them")
-        entry = (key, kind, *encoded, attempts, latency, cost, time.time_ns() // 1000, input)
-        # On the path of every record: most have their JSON alone.
-        text, floats, blobs = encoded
-        size = size_of(entry) if floats or blobs else len(text)
-        return self._take(entry, 1, size, size)
+        kind, at = ERROR if is_error else VALUE, time.time_ns() // 1000
+        (entry,), size = self._written([(key, kind, value, attempts, latency, cost, at, input)])
+        if isinstance(entry, LedgerValueError):
+            raise entry
+        return self._take(entry, 1, size)
 
     def append_vectors(
         self,
@@ -443,18 +485,33 @@ class LedgerWriter:
         text, content = encode_vectors(vectors, in_tuple)
         now = time.time_ns() // 1000
         block = RowBlock(keys, inputs, text, content, attempts, latency, costs, now)
-        return self._take(block, len(block), len(content), block.width)
+        if block.width > (allowed := self._limits.max_result_bytes):
+            raise _too_large(block.width, allowed)
+        return self._take(block, len(block), len(content))
 
-    def _take(self, entry: Row | RowBlock, rows: int, size: int, width: int) -> int:
-        """Have results committed. size: their bytes, together; width: those of the largest."""
-        if width > (allowed := self._limits.max_result_bytes):
-            raise LedgerValueError(
-                f"a result of {width:,} bytes cannot be kept in a ledger: {allowed:,} are allowed"
-            )
-        if self._process != os.getpid():
-            raise _of_another_process()
+    def _written(self, answers: Sequence[Answer]) -> tuple[list[Row | LedgerValueError], int]:
+        """Answers with their kept forms, or the error of one that has none; and the bytes of all forms."""
+        allowed = self._limits.max_result_bytes
+        rows: list[Row | LedgerValueError] = []
+        total = 0
+        for (key, kind, _, *more), form in zip(
+            answers, encode_all([each[2] for each in answers]), strict=True
+        ):
+            if isinstance(form, LedgerValueError):
+                rows.append(form)
+                continue
+            row: Any = (key, kind, *form, *more)
+            # Most have their JSON alone.
+            size = size_of(row) if form.floats or form.blobs else len(form.json)
+            total += size
+            rows.append(row if size <= allowed else _too_large(size, allowed))
+        return rows, total
+
+    def _take(self, entry: Row | RowBlock, rows: int, size: int) -> int:
+        """Have results committed. size: their bytes, together."""
+        self._check_process()
         now = time.monotonic()
-        queue = self._queue
+        queue = self.queue
         with self._changed:
             if self._closing or self._failure is not None:
                 self._refuse()
@@ -462,10 +519,21 @@ class LedgerWriter:
                 self._changed.notify_all()
             return queue.appended
 
+    def expect(self) -> None:
+        """Know that there is an answer in `queue.answers` where there was none. Raises LedgerClosedError."""
+        self._check_process()
+        with self._changed:
+            if self._closing or self._failure is not None:
+                self._refuse()
+            # Unless it has been taken by now.
+            if self.queue.answers:
+                self.queue.begin(time.monotonic())
+                self._changed.notify_all()
+
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of results, in the form in which they are kept, until they are written. Any thread."""
-        return self._queue.waiting_bytes + self._queue.writing_bytes
+        """Bytes of results that are in the form in which they are kept, and not yet written. Any thread."""
+        return self.queue.waiting_bytes + self.queue.writing_bytes
 
     @property
     def durable_through(self) -> int:
@@ -478,8 +546,7 @@ class LedgerWriter:
 
         So a disk that is slow costs time, not more calls after a kill. Any thread, as an estimate.
         """
-        oldest = self._queue.oldest
-        return oldest is not None and time.monotonic() - oldest > self._loss_window
+        return time.monotonic() > self.queue.behind_from
 
     @property
     def failure(self) -> BaseException | None:
@@ -495,7 +562,8 @@ class LedgerWriter:
         if self._process != os.getpid():
             return
         with self._changed:
-            queue = self._queue
+            queue = self.queue
+            queue.gather()
             if queue.asked < queue.appended:
                 queue.asked = queue.appended
                 self._changed.notify_all()
@@ -507,7 +575,8 @@ class LedgerWriter:
         """
         self._check_process()
         with self._changed:
-            through = self._queue.asked = self._queue.appended
+            self.queue.gather()
+            through = self.queue.asked = self.queue.appended
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._through >= through or self._failure is not None, timeout)
             if self._through >= through:
@@ -536,7 +605,7 @@ class LedgerWriter:
         self._thread.join(timeout)
         if self._thread.is_alive():
             raise TimeoutError(f"timeout={timeout!r}: the last results are not durable yet")
-        if self._failure is not None and self._through < self._queue.appended:
+        if self._failure is not None and self._through < self.queue.appended + len(self.queue.answers):
             raise self._failure
 
     def __enter__(self) -> LedgerWriter:
@@ -558,7 +627,7 @@ class LedgerWriter:
 
     def _pause(self) -> float | None:
         """Seconds until there is something to do; 0 for now."""
-        due = self._queue.due()
+        due = self.queue.due(time.monotonic())
         if self._closing or due == 0.0:
             return 0.0
         if self._lease is not None and (due is None or self._next_renewal < due):
@@ -585,23 +654,47 @@ class LedgerWriter:
         with self._changed:
             while (pause := self._pause()) is None or pause > 0:
                 self._changed.wait(pause)
-            through = self._queue.appended
-            first, entries = self._queue.take()
+            first, entries = self.queue.take()
+            through = self.queue.appended
             lease = self._lease
             closing = self._closing
         if lease is not None and time.monotonic() >= self._next_renewal:
             lease.renew()
             self._next_renewal = time.monotonic() + self._limits.renewal_interval
         if entries:
-            adopted = self._committer.commit(first, entries)
-            self._queue.writing_bytes = 0
-            self._acknowledge(through, adopted)
+            self._commit(first, through, entries)
         return bool(entries) or not closing
+
+    def _commit(self, first: int, through: int, entries: list[Entry]) -> None:
+        """Make entries durable. Raises LedgerValueError where a value cannot be kept, after the others."""
+        rows: Numbered = {}
+        refused: LedgerValueError | None = None
+        answers = size = 0
+        for entry in entries:
+            if not isinstance(entry, Answers):
+                rows[first] = entry
+                first += len(entry) if isinstance(entry, RowBlock) else 1
+                continue
+            written, bytes_of_it = self._written(entry)
+            answers, size = answers + len(entry), size + bytes_of_it
+            for row in written:
+                if not isinstance(row, LedgerValueError):
+                    rows[first] = row
+                elif refused is None:
+                    refused, through = row, first - 1
+                first += 1
+        if answers:
+            self.queue.note_sizes(answers, size)
+        adopted = self._committer.commit(rows)
+        self.queue.writing_bytes = 0
+        self._acknowledge(through, adopted)
+        if refused is not None:
+            raise refused
 
     def _acknowledge(self, through: int, adopted: dict[int, Record]) -> None:
         with self._changed:
             self._through = through
-            self._queue.committed()
+            self.queue.committed()
             self._changed.notify_all()
         if self._on_commit is not None:
             self._on_commit(Commit(through, adopted))

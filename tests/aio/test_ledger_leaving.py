@@ -142,20 +142,40 @@ def test_a_disk_that_is_behind_lets_no_call_begin_until_it_has_caught_up(
 ) -> None:
     ledger = Ledger(str(tmp_path), uid="uid", run="run", loss_window=0.01)
     told = Told()
-    run = Run(range(400), told, capacity=2, options=Options(ledger=ledger, buffer=Buffer(1000)))
+    rows = 20_000
+    run = Run(range(rows), told, capacity=2, options=Options(ledger=ledger, buffer=Buffer(2 * rows)))
     wait_until(lambda: told.begun.total() == 2)
     disk.hold()
     told.ended.add(0)
     disk.wait()
     spent = lambda: (totals := run.results.statistics()) and totals.spent["ledger"]  # noqa: E731
-    # Some calls may have begun before the record had waited for the loss window.
-    told.ended.update(range(400))
+    # Some calls may have begun before the record had waited for the loss window: many more take longer.
+    told.ended.update(range(rows))
     wait_until(lambda: spent() and spent() > 0.0)
     begun = told.begun.total()
-    assert begun < 400
+    assert begun < rows
     before = spent()
     wait_until(lambda: spent() > before)
     assert told.begun.total() == begun
     disk.go_on()
     run.end()
-    assert len(run.left) == 400
+    assert len(run.left) == rows
+
+
+@pytest.mark.contract(
+    "An answer becomes durable within the loss window, also while the next call blocks the event loop.",
+)
+def test_an_answer_becomes_durable_while_the_next_call_blocks_the_loop(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path), uid="uid", run="run", loss_window=0.01)
+
+    def kept() -> set[str]:
+        return {record.value for scope in ledger.scopes() for record in ledger.reader(scope).records()}
+
+    async def call(row: int) -> str:
+        # Not a turn of the loop between these rows.
+        if row == 5:
+            wait_until(lambda: len(kept()) == 5)
+        return f"answer {row}"
+
+    options = Options(ledger=ledger, capacity=1, buffer=Buffer(1000))
+    assert len(list(async_map(range(1000), call, options=options))) == 1000

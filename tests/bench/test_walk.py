@@ -29,8 +29,12 @@ calls are faster than what reads ahead."""
 SPLIT_LIMITS = 18, 4
 """Files and threads that a split of a batch read may pass, from discovery to its rows. They only fall."""
 
-FUNCTIONS_OF_A_ROW, FUNCTIONS_OF_A_RECORD = 6, 18
+FUNCTIONS_OF_A_ROW, FUNCTIONS_OF_A_RECORD = 6, 7
 """Functions that a row runs, without and with a ledger. They only fall."""
+
+CHANGES_OF_A_RECORD = 9
+"""Changes of file that a row with a ledger makes, with its part of those of batches: workers that find no row
+begin anew, as often as rows wait for the disk. It only falls."""
 
 Found = dict[str, tuple[str, int]]
 
@@ -71,10 +75,15 @@ def test_a_split_passes_no_more_files_and_threads_than_before() -> None:
 
 
 def test_a_row_runs_no_more_functions_than_before_without_and_with_a_ledger() -> None:
-    found = walked(module="bench.record")
-    plain, kept = ({*functions} for functions, _ in found.values())
+    (plain, _), (kept, changes) = walked(module="bench.record").values()
+    for _ in range(2):
+        # Where this process gets little time, each row may be the last one that waits.
+        if len(kept) > FUNCTIONS_OF_A_RECORD or changes > CHANGES_OF_A_RECORD:
+            _, (again, fewer) = walked(module="bench.record").values()
+            kept, changes = {*kept} & {*again}, min(changes, fewer)
     assert 3 <= len(plain) <= FUNCTIONS_OF_A_ROW, sorted(plain)
     assert len(plain) < len(kept) <= FUNCTIONS_OF_A_RECORD, sorted(kept)
+    assert 0 < changes <= CHANGES_OF_A_RECORD
 
 
 @pytest.mark.slow

@@ -63,10 +63,10 @@ def test_results_that_come_together_count_as_those_that_come_alone(kind: str) ->
     results = of_kinds()[kind](48)
     calls, others = [[Call(row, 10) for row in range(48)] for _ in range(2)]
     (together, slots), (alone, other_slots) = made(16 * MIB), made(16 * MIB)
-    together.weigh_all(calls, results, False)
+    together.weigh_all(calls, results)
     for call, result in zip(others, results, strict=True):
         if not isinstance(result, int | Failed):
-            alone.weigh(call, result, False)
+            alone.weigh(call, result)
     assert together.held == alone.held
     assert [call.held for call in calls] == [call.held for call in others]
     assert (together.is_tight, slots.allowed) == (alone.is_tight, other_slots.allowed)
@@ -76,11 +76,11 @@ def test_results_that_come_together_count_as_those_that_come_alone(kind: str) ->
 def test_light_results_that_come_together_are_passed_over() -> None:
     weights, _ = made(1024 * MIB)
     calls = [Call(row, 10) for row in range(20)]
-    weights.weigh_all(calls[:4], [Part(100)] * 4, False)
+    weights.weigh_all(calls[:4], [Part(100)] * 4)
     held, light = weights.held, weights.light
     assert held and light > 8
-    weights.weigh_all(calls[4:12], [Part(100)] * 8, False)
+    weights.weigh_all(calls[4:12], [Part(100)] * 8)
     assert (weights.held, weights.light) == (held, light - 8)
     # More than are passed over are counted.
-    weights.weigh_all(calls, [Part(100)] * 20, False)
+    weights.weigh_all(calls, [Part(100)] * 20)
     assert weights.held > held

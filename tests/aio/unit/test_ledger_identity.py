@@ -7,6 +7,7 @@ import contextvars
 import dataclasses
 import os
 import threading
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -187,14 +188,20 @@ def test_a_restored_row_that_is_in_the_ledger_goes_on_in_a_chain_under_its_key(l
     async def life(number: int, snapshot: TaskSnapshot | None) -> tuple[TaskSnapshot | None, list[Any]]:
         loop = asyncio.get_running_loop()
         session = LedgerSession(kept, "run", execution=execution_id())
-        identify = session.rows._identify
+        identify, of_rows = session.rows._identify, session.rows._of_rows
+        assert of_rows is not None
 
-        def spy(row: Any) -> tuple[bytes, bytes]:
+        def spy_one(row: Any) -> tuple[bytes, bytes]:
             key, value = identify(row)
             keys[number].append(key)
             return key, value
 
-        session.rows._identify = spy
+        def spy(rows: Sequence[Any]) -> tuple[list[bytes], list[bytes]]:
+            found, inputs = of_rows(rows)
+            keys[number] += found
+            return found, inputs
+
+        session.rows._identify, session.rows._of_rows = spy_one, spy
         limits: dict[str, Any] = {"loop": loop, "context": contextvars.copy_context()}
         place = ChainPlace("a", True, False, False, attrgetter("key"))
         one = AsyncWaitOperator(first, kept, uid="a", place=place, ledger_session=session, **limits)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import math
 import os
 import shutil
 import stat
@@ -218,13 +219,15 @@ class SteppedWriter(LedgerWriter):
     def _run(self) -> None:
         return
 
-    @property
-    def is_behind(self) -> bool:
-        return self.is_slow and bool(self._queue.waiting)
+    def slow_down(self, is_slow: bool) -> None:
+        """Have the disk be behind from the first result that waits, or never."""
+        self.is_slow = is_slow
+        self.queue._loss_window = -1.0 if is_slow else math.inf
+        self.queue.committed()
 
     def step(self) -> None:
         """Make durable what has been appended."""
-        if self._queue.waiting:
+        if self.queue.waiting or self.queue.answers:
             self.hurry()
             self._step()
 
@@ -326,7 +329,7 @@ class LedgerLives(Lives):
     def disk_is_slow(self) -> None:
         """Let waits for the disk be too long until the next commit."""
         assert self.writer is not None
-        self.writer.is_slow = not self.writer.is_slow
+        self.writer.slow_down(not self.writer.is_slow)
 
     @precondition(lambda self: self._has_begun and self.writer is not None and not self._running.done())
     @rule(data=st.data(), syncs=st.integers(0, 2))
@@ -351,7 +354,7 @@ class LedgerLives(Lives):
 
     def help_finish(self) -> None:
         if self.writer is not None:
-            self.writer.is_slow = False
+            self.writer.slow_down(False)
             self.writer.step()
 
     def teardown(self) -> None:

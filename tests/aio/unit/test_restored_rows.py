@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,6 +75,7 @@ class Results:
     """A session that has `known` results, and holds back those that come unless it `is_durable`."""
 
     claimed = None
+    lease = SimpleNamespace(trusted_until=-math.inf)
 
     def __init__(self, known: dict[int, str], is_durable: bool) -> None:
         self.known = known
@@ -84,7 +87,7 @@ class Results:
     def rows(self) -> Any:
         return self
 
-    def bind(self, scheduler: Any, mailbox: Any, weigh: Any, leave: Any) -> Any:
+    def bind(self, scheduler: Any, mailbox: Any, weights: Any, leave: Any) -> Any:
         self.complete = leave or scheduler.complete
         return self
 

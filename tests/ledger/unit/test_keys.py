@@ -23,6 +23,7 @@ from pillarbox.ledger.keys import (
     KEY_BYTES,
     RowIdentity,
     canonical,
+    canonical_column,
     config_hash,
     fingerprint,
     identity_of_values,
@@ -242,6 +243,55 @@ def test_rows_without_a_key_have_the_keys_by_columns_that_each_has_alone(
     found = [by_columns.of_rows(some) for some in (rows[:at], rows[at:]) if some]
     pairs = [pair for keys, inputs in found for pair in zip(keys, inputs, strict=True)]
     assert pairs == [alone(row) for row in rows]
+
+
+NESTED = cells | st.dictionaries(st.sampled_from("abc"), cells, max_size=3) | st.lists(cells, max_size=3)
+
+
+@pytest.mark.contract(
+    "Values of a block have the canonical forms that each has alone, whatever is in each other.",
+    convicts=["columns_of_dicts_unsorted", "dicts_of_other_names_by_columns"],
+)
+@given(st.data())
+def test_values_of_a_block_have_the_forms_that_each_has_alone(data: st.DataObject) -> None:
+    width = data.draw(st.integers(0, 3), "width")
+    names = data.draw(st.permutations("abcd"), "names")[:width]
+    # Most blocks are alike, and then differ in one value.
+    alike = {
+        "dicts": st.fixed_dictionaries(dict.fromkeys(names, NESTED)),
+        "tuples": st.tuples(*[NESTED] * width),
+        "lists": st.tuples(*[NESTED] * width).map(list),
+        "texts": st.text(),
+        "numbers": st.integers(),
+    }[data.draw(st.sampled_from(["dicts", "tuples", "lists", "texts", "numbers"]), "kind")]
+    values: list[Any] = data.draw(st.lists(alike, min_size=1, max_size=6), "values")
+    if data.draw(st.booleans(), "one differs"):
+        values[data.draw(st.integers(0, len(values) - 1))] = data.draw(NESTED)
+    # The names of a dict stand in an order of their own.
+    for block in (values, [{"b": number, "a": str(number)} for number in range(5)]):
+        assert canonical_column(block) == [*map(canonical, block)]
+
+
+@pytest.mark.parametrize("key", [None, ["id"]])
+@pytest.mark.parametrize("inputs", [None, ["text"]])
+@given(
+    st.lists(
+        st.fixed_dictionaries({"id": st.none() | st.integers(0, 2), "text": cells}, optional={"more": cells}),
+        min_size=1,
+        max_size=8,
+    ),
+    st.booleans(),
+)
+def test_dicts_of_a_block_have_the_keys_and_inputs_that_each_has_alone(
+    key: list[str] | None, inputs: list[str] | None, rows: list[dict[str, Any]], shares: bool
+) -> None:
+    def made() -> RowIdentity:
+        identity = identity_of_values(key, inputs)
+        return identity.sharing() if shares else identity
+
+    keys, prints = made().of_rows(rows)
+    alone = made()
+    assert [*zip(keys, prints, strict=True)] == [alone(row) for row in rows]
 
 
 def test_a_column_without_a_fingerprint_is_named_by_columns_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import stat
 import threading
@@ -13,10 +14,11 @@ import pytest
 
 from pillarbox.ledger import KeyMaker, Ledger, LedgerError, Scope
 from pillarbox.ledger.errors import LedgerClosedError, LedgerConflictError, LedgerValueError
+from pillarbox.ledger.format import VALUE
 from pillarbox.ledger.keys import execution_id
 from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
 from pillarbox.ledger.maintenance import expire
-from pillarbox.ledger.writer import Commit, LedgerWriter, WriterLimits
+from pillarbox.ledger.writer import Commit, CommitQueue, LedgerWriter, WriterLimits
 from tests.ledger.unit.segments import key
 
 SCOPE = Scope("run", "uid")
@@ -443,6 +445,83 @@ def test_a_value_that_cannot_be_kept_is_refused_and_the_writer_goes_on(ledger: L
             writer.append(key(1), object())
         assert writer.append(key(2), 2) == 1
     assert values_in(ledger) == {key(2): 2}
+
+
+def put(writer: LedgerWriter, *values: Any) -> None:
+    """Have the writer's thread make the kept forms of values, whose keys are their places."""
+    with writer.queue.lock:
+        place = writer.queue.appended + len(writer.queue.answers)
+        for number, value in enumerate(values, place):
+            writer.queue.answers.append((key(number), VALUE, value, 1, 0.0, 0.0, 0, b""))
+    writer.expect()
+
+
+@pytest.mark.contract(
+    "An answer that cannot be kept ends the writer; the others are kept, and those before acknowledged.",
+    convicts=["refused_answer_acknowledged"],
+)
+@pytest.mark.parametrize("bad", [object(), "x" * 1001], ids=["of no form", "too large"])
+def test_an_answer_that_cannot_be_kept_ends_the_writer_and_the_others_are_kept(
+    ledger: Ledger, bad: object
+) -> None:
+    commits: list[Commit] = []
+    said: list[BaseException] = []
+    limits = WriterLimits(max_result_bytes=1000)
+    ledger = Ledger(ledger.location, loss_window=3600.0)
+    writer = ledger.writer(SCOPE, on_commit=commits.append, on_failure=said.append, limits=limits)
+    put(writer, "before", bad, "behind", bad)
+    writer.hurry()
+    failing(writer)
+    assert values_in(ledger) == {key(0): "before", key(2): "behind"}
+    assert commits == [Commit(1, {})]
+    assert len(said) == 1 and isinstance(said[0], LedgerValueError) and "cannot be kept" in str(said[0])
+    with pytest.raises(LedgerClosedError, match="cannot be kept"):
+        put(writer, "more")
+
+
+@pytest.mark.contract(
+    "A commit is due half a loss window after an answer came, whether or not anybody hands it over.",
+    convicts=["answers_wait_for_the_loop"],
+)
+def test_a_commit_is_due_by_the_time_of_answers_that_nobody_hands_over() -> None:
+    queue = CommitQueue(1.0, 10, 1000)
+    assert queue.due(5.0) is None
+    queue.answers.append((key(1), VALUE, "x", 1, 0.0, 0.0, 0, b""))
+    assert (queue.due(5.0), queue.due(5.2), queue.behind_from) == (5.5, 5.5, 6.0)
+    first, entries = queue.take()
+    assert (first, len(entries), queue.due(5.6), queue.behind_from) == (1, 1, None, 6.0)
+    queue.committed()
+    assert queue.behind_from == math.inf
+
+
+def test_answers_have_their_numbers_among_what_is_appended(ledger: Ledger) -> None:
+    with Ledger(ledger.location, loss_window=3600.0).writer(SCOPE) as writer:
+        put(writer, "0", "1")
+        assert writer.append(key(2), "2") == 3
+        put(writer, "3")
+        writer.flush(LONG)
+        assert writer.durable_through == 4
+    assert values_in(ledger) == {key(number): str(number) for number in range(4)}
+
+
+@pytest.mark.contract(
+    "A commit is due by the bytes of answers too, as those of the one before have taken.",
+    convicts=["bytes_of_answers_unknown"],
+)
+def test_a_commit_is_due_by_the_bytes_that_answers_took_before(ledger: Ledger) -> None:
+    with Ledger(ledger.location, loss_window=3600.0, commit_rows=50, commit_bytes=1000).writer(
+        SCOPE
+    ) as writer:
+        assert writer.queue.answers_of_commit == 50
+        put(writer, *["x" * 98] * 5)
+        writer.flush(LONG)
+        assert writer.queue.answers_of_commit == 10
+        put(writer, *["x"] * 5)
+        writer.flush(LONG)
+        assert writer.queue.answers_of_commit == 50
+        put(writer, "x" * 999)
+        writer.flush(LONG)
+        assert writer.queue.answers_of_commit == 1
 
 
 @pytest.mark.parametrize("bad", ["0" * 16, b"short", 5, bytearray(16)])
