@@ -49,7 +49,7 @@ inline void digits(const char*& at, const char* end, std::uint64_t& value) noexc
         std::uint64_t bytes;
         std::memcpy(&bytes, at, 8);
         bytes ^= 0x3030303030303030u;
-        // The lowest bit that is set is that of the first byte which is no digit; those above it may be wrong.
+        // The lowest bit that is set is that of the first byte which is not a digit; those above it may be wrong.
         const std::uint64_t others = ((bytes + 0x7676767676767676u) | bytes) & 0x8080808080808080u;
         if (others == 0) {
             value = value * SCALES[8] + eight_digits(bytes);

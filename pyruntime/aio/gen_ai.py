@@ -19,6 +19,7 @@ import json
 import logging
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from contextvars import Context
@@ -47,6 +48,7 @@ TOKEN_S = 1e-6
 OPERATION, PROVIDER, MODEL = "gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model"
 TOKEN_TYPE, ERROR_TYPE = "gen_ai.token.type", "error.type"
 
+Values = list[float] | deque[float]
 Series = tuple[str | None, str | None, str | None, str]
 """Operation, provider and model, and last the kind of tokens or of the error; empty for no error."""
 
@@ -103,7 +105,7 @@ class GenAiMeter:
     """
 
     __slots__ = (
-        *("_durations", "_names", "_open", "_parent", "_tokens", "_tracer"),
+        *("_durations", "_names", "_open", "_parent", "_tokens", "_tracer", "_values"),
         *("context", "span_share"),
     )
 
@@ -112,6 +114,8 @@ class GenAiMeter:
         self.context = context
         self._durations: dict[Series, Histogram] = {}
         self._tokens: dict[Series, Histogram] = {}
+        # By the series of durations: one look for each call.
+        self._values: dict[Series, tuple[Values, Values, Values]] = {}
         self._names: Usage | None = None
         self._open: dict[Call, CallSpan] = {}
         self._parent: Any = None
@@ -156,15 +160,26 @@ class GenAiMeter:
             self._count(usage, seconds, call, type(error).__name__)
 
     def _count(self, usage: Usage, seconds: float, call: Call, error: str) -> None:
-        operation, provider, model = usage.operation, usage.provider, usage.model
-        _record(self._durations, (operation, provider, model, error), seconds)
+        key = usage.operation, usage.provider, usage.model, error
+        took, asked, answered = self._values.get(key) or self._new_values(key)
+        took.append(seconds)
         if usage.input_tokens:
-            _record(self._tokens, (operation, provider, model, "input"), usage.input_tokens)
+            asked.append(usage.input_tokens)
         if usage.output_tokens:
-            _record(self._tokens, (operation, provider, model, "output"), usage.output_tokens)
+            answered.append(usage.output_tokens)
         # Without the module nobody has set a tracer up.
         if self._tracer is not None or ("opentelemetry.trace" in sys.modules and self._finds_tracer()):
             self._tell_span(usage, seconds, call, error)
+
+    def _new_values(self, key: Series) -> tuple[Values, Values, Values]:
+        """The lists of values of calls of one name, and with one error: seconds, tokens in, and out."""
+        operation, provider, model, _ = key
+        took = _values_of(self._durations, key)
+        asked = _values_of(self._tokens, (operation, provider, model, "input"))
+        answered = _values_of(self._tokens, (operation, provider, model, "output"))
+        if len(self._values) < MAX_SERIES:
+            self._values[key] = took, asked, answered
+        return took, asked, answered
 
     def _finds_tracer(self) -> bool:
         from opentelemetry.context import get_current
@@ -222,7 +237,9 @@ class GenAiMeter:
             "operation_duration": _snapshots(self._durations),
             "token_usage": _snapshots(self._tokens),
             "tokens_used": {
-                json.dumps(series): histogram.total for series, histogram in list(self._tokens.items())
+                json.dumps(series): histogram.total
+                for series, histogram in list(self._tokens.items())
+                if histogram.total
             },
         }
 
@@ -249,14 +266,16 @@ class Histogram:
         return self._histogram.snapshot()
 
 
-def _record(histograms: dict[Series, Histogram], series: Series, value: float) -> None:
+def _values_of(histograms: dict[Series, Histogram], series: Series) -> Values:
     histogram = histograms.get(series)
     if histogram is None:
         if len(histograms) >= MAX_SERIES:
-            return
+            # Keeps nothing.
+            return deque(maxlen=0)
         histogram = histograms[series] = Histogram()
-    histogram.values.append(value)
+    return histogram.values
 
 
 def _snapshots(histograms: dict[Series, Histogram]) -> dict[str, LatencySnapshot]:
-    return {json.dumps(series): histogram.snapshot() for series, histogram in list(histograms.items())}
+    found = [(series, histogram.snapshot()) for series, histogram in list(histograms.items())]
+    return {json.dumps(series): snapshot for series, snapshot in found if snapshot.measurements}

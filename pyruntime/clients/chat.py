@@ -340,14 +340,17 @@ class Chat(ChatPresets, Client):
 
         Raises ValueError for a text that does not fit `answer`.
         """
-        answer = self._made.answer
-        if text is None or answer is None:
-            return text
         # The operator asks for the answer of a reply that has just been checked.
         checked = self._learned.checked
         if checked is not None and checked[0] is text:
             self._learned.checked = None
             return checked[1]
+        return self._parsed(text)
+
+    def _parsed(self, text: str | None) -> Any:
+        answer = self._made.answer
+        if text is None or answer is None:
+            return text
         return answer.parse(without_half_escapes(text) if self.http.surrogates == "replace" else text)
 
     @property
@@ -424,7 +427,7 @@ class Chat(ChatPresets, Client):
     def _check(self, reply: _Reply, walk: Walk) -> None:
         """Raise AnswerInvalid, or AnswerMismatch without repairs, for a reply that does not fit."""
         try:
-            fits = self.parse(reply.text)
+            fits = self._parsed(reply.text)
         except AnswerMismatch as error:
             if not error.is_json:
                 # The service took the request for this form, and may have ignored it.
@@ -531,9 +534,10 @@ class Chat(ChatPresets, Client):
         message = choice.get("message")
         has_text = (type(message) is dict or isinstance(message, Mapping)) and bool(message.get("content"))
         tokens = ReplyTokens.of(counts, has_text)
-        model = reply.get("model") or reply.get("modelVersion")
-        price = self.prices.get(str(model)) or self.prices.get(self.model)
-        cost, unknown = 0.0, None
+        cost, unknown, price = 0.0, None, None
+        if self.prices:
+            model = reply.get("model") or reply.get("modelVersion")
+            price = self.prices.get(str(model)) or self.prices.get(self.model)
         if price is None:
             stated, unknown = self._learned.stated.of(url, response.headers)
             if stated is not None:

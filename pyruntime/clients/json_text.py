@@ -36,7 +36,7 @@ if msgspec is not None:
         try:
             return _decode(text)
         except ValueError:
-            # Half characters, NaN, numbers beyond float64, a byte order mark; or it is no JSON.
+            # Half characters, NaN, numbers beyond float64, a byte order mark; or it is not JSON.
             return json.loads(text)
 
 else:

@@ -160,6 +160,9 @@ def in_parts(messages: Messages, roles: Mapping[str, str]) -> list[dict[str, Any
 
 def merged(body: Fields, fields: Fields) -> dict[str, Any]:
     """A body with more fields. Objects of one name are merged, the later fields in front."""
+    found = {**body, **fields}
+    if len(found) == len(body) + len(fields):
+        return found
     found = dict(body)
     for name, value in fields.items():
         given = found.get(name)

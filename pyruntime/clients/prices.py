@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from pillarbox.aio.errors import shorten
 from pillarbox.clients.transport import without_query
-from pillarbox.clients.usage_fields import count_in, tokens_in
+from pillarbox.clients.usage_fields import MAX_TOKENS, count_in, tokens_in
 from pillarbox.redaction import redacted
 from pillarbox.validate import check_number, naming_arguments
 
@@ -142,6 +142,17 @@ class ReplyTokens(NamedTuple):
     @classmethod
     def of(cls, usage: object, has_text: bool) -> ReplyTokens:
         """The tokens of the object `usage` of a reply, of any form, which has a text if `has_text`."""
+        if type(usage) is dict and not (
+            usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+        ):
+            # As most services count.
+            asked, answered = usage.get("prompt_tokens"), usage.get("completion_tokens")
+            if (
+                type(asked) is type(answered) is int
+                and 0 < asked <= MAX_TOKENS
+                and 0 < answered <= MAX_TOKENS
+            ):
+                return cls(asked, answered, asked + answered, 0)
         asked, answered, in_all = tokens_in(usage)
         # Neither a prompt nor a text is of no tokens: zeros are of a gateway that does not count.
         asked = asked or None

@@ -135,6 +135,11 @@ def _joined(content: object) -> tuple[str | None, dict[str, Any]]:
         return content, {}
     if not isinstance(content, list):
         raise TypeError("content")
+    if len(content) == 1 and type(part := content[0]) is dict and part.get("type", "text") == "text":
+        # As nearly all are.
+        text = part.get("text")
+        if type(text) is str:
+            return text, {}
     texts: list[str] = []
     kinds: dict[str, Any] = {}
     for part in content:

@@ -201,7 +201,7 @@ def test_lists_of_floats_are_the_vectors_of_the_texts_by_their_index(order: str,
 
 
 @pytest.mark.contract(
-    "Lists of floats that are no vectors of one length fail in words.", convicts=["lists_of_other_lengths"]
+    "Lists of floats that are not vectors of one length fail in words.", convicts=["lists_of_other_lengths"]
 )
 @pytest.mark.parametrize(
     ("spoiled", "words"),
@@ -213,7 +213,7 @@ def test_lists_of_floats_are_the_vectors_of_the_texts_by_their_index(order: str,
         ([[1.0] * 4], "not one of embeddings|not numbers"),
     ],
 )
-def test_lists_of_floats_that_are_no_vectors_of_one_length_fail_in_words(spoiled: Any, words: str) -> None:
+def test_lists_of_floats_that_are_not_vectors_of_one_length_fail_in_words(spoiled: Any, words: str) -> None:
     def handle(request: dict[str, Any]) -> Reply:
         sent = answer({"input": request["input"]})
         sent.body["data"][-1]["embedding"] = spoiled
