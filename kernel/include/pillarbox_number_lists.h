@@ -2,7 +2,7 @@
 //
 // Services that have no base64 send vectors as decimal numbers, some 20 characters each, which cost a reader of all
 // JSON an object each. What is read here is what that reader and a conversion of its doubles to float32 would give, to
-// the bit: a list with a number for which that is not sure is left in the text, as is all that is no list of numbers.
+// the bit: a list with a number for which that is not sure is left in the text, as is all else.
 #pragma once
 
 #include <cstddef>
