@@ -33,10 +33,10 @@ cdef object writable(Buffer& buffer):
 def take_number_lists(bytes text not None):
     """Take the lists of numbers out of a text of JSON; None if it has none that can be taken.
 
-    Returns the text with a mark in place of each list, a float that begins with -0.0e-0 and ends with the place
-    of the list; the numbers of all, float32; and, as uint64, where the numbers of each end. A list is left in
-    the text where a number of it is beyond float32, or so close to the middle of two that only a reader of
-    more care tells which is nearer. Long texts are read without the GIL. Raises MemoryError.
+    Returns the text with a mark in place of each list, a float that begins with -0.0e-0 and ends with the
+    place of the list; the numbers of all, float32; and, as uint64, where the numbers of each end. A list is
+    left in the text where a number of it is beyond float32, or so close to the middle of two that only a
+    reader of more care tells which is nearer. Long texts are read without the GIL. Raises MemoryError.
     """
     cdef number_lists_t found
     cdef const char* data = PyBytes_AS_STRING(text)
