@@ -1,4 +1,4 @@
-"""Lists of numbers taken out of JSON as float32, for vectors that services send as decimal numbers. Any thread."""
+"""Lists of numbers taken out of JSON as float32, for vectors sent as decimal numbers. Any thread."""
 
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
