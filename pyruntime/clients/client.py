@@ -165,17 +165,25 @@ class Client:
                 f"{type(self).__name__}: is not open on this event loop: give it to the operator as "
                 "the function, or use `async with client:` around its calls"
             )
-        request = opened.transport.request
-        used = sent = opened.headers.current
-        if headers:
-            sent = {**headers, **used}
-        response = await request(method, url, headers=sent, body=body, vectors=vectors)
+        used = opened.headers.current
+        response = await self._request(opened, method, url, headers, body, vectors)
         if response.status == UNAUTHORIZED and await opened.headers.renew(used):
-            sent = {**(headers or {}), **opened.headers.current}
-            response = await request(method, url, headers=sent, body=body, vectors=vectors)
+            response = await self._request(opened, method, url, headers, body, vectors)
         # Few services name limits: of the others no header is parsed.
         mention = getattr(response.headers, "mention", None)
         if (mention is None or mention(LIMITS_WORD)) and (call := running_call()) is not None:
             # Of several addresses they are those of the one that answered.
             call.report_limits(response.headers)
         return response
+
+    async def _request(
+        self,
+        opened: Connections,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None,
+        body: bytes | None,
+        vectors: int,
+    ) -> Response:
+        sent = opened.headers.current if not headers else {**headers, **opened.headers.current}
+        return await opened.transport.request(method, url, headers=sent, body=body, vectors=vectors)
