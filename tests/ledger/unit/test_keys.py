@@ -267,8 +267,9 @@ def test_values_of_a_block_have_the_forms_that_each_has_alone(data: st.DataObjec
     values: list[Any] = data.draw(st.lists(alike, min_size=1, max_size=6), "values")
     if data.draw(st.booleans(), "one differs"):
         values[data.draw(st.integers(0, len(values) - 1))] = data.draw(NESTED)
-    # The names of a dict stand in an order of their own.
-    for block in (values, [{"b": number, "a": str(number)} for number in range(5)]):
+    # The names of a dict stand in an order of their own, and another dict may have others.
+    ordered = [{"b": number, "a": str(number)} for number in range(5)]
+    for block in (values, ordered, [*ordered, {"c": 1, "a": "1"}]):
         assert canonical_column(block) == [*map(canonical, block)]
 
 
