@@ -1,7 +1,7 @@
 """JSON of requests and answers, by msgspec where it is installed. Pure; any thread."""
 
-# A question with the schema of an answer: msgspec writes it in 0.8 us and reads the reply in 1.1, `json` in 8.4
-# and 4.6. What msgspec does not take is left to `json`.
+# A question with the schema of an answer: msgspec writes it in 0.8 us and reads the reply in 1.1, `json` in
+# 8.4 and 4.6. What msgspec does not take is left to `json`.
 
 from __future__ import annotations
 
