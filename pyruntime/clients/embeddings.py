@@ -704,11 +704,7 @@ class Embeddings(EmbeddingPresets, Client):
     ) -> None:
         """Count what a request used, which took so long, and tell the call of the operator that made it."""
         price, learned = self.prices.get(self.model), self._learned
-        cost: float | None
-        if price is None:
-            cost, unknown = learned.stated.of(url, response.headers)
-        else:
-            cost, unknown = None if tokens is None else price.cost(tokens), None
+        cost, unknown = learned.stated.of_texts(price, tokens, url, response.headers, UNKNOWN_COST)
         if tokens is None and not learned.is_unknown:
             learned.is_unknown = True
             log.log(
@@ -728,7 +724,7 @@ class Embeddings(EmbeddingPresets, Client):
                 model=self.model or None,
                 operation="embeddings",
                 provider=AZURE_PROVIDER if self.api == "azure" else self._language.provider,
-                unknown_cost=unknown or (UNKNOWN_COST if tokens is None and cost is None else None),
+                unknown_cost=unknown,
             )
             # Of a service that does not count nobody knows it.
             call.bill_request(usage, seconds, knows_cost=cost is not None)

@@ -224,6 +224,19 @@ class StatedCosts:
             log.warning("%s: it counts as 0; said once", unknown)
         return None, f"{unknown}: give prices"
 
+    def of_texts(
+        self, price: Price | None, tokens: int | None, url: str, headers: Mapping[str, str], uncounted: str
+    ) -> tuple[float | None, str | None]:
+        """The cost of a request of so many tokens of input, by its price or as stated; as `of` otherwise.
+
+        uncounted: why it is unknown where the service does not count.
+        """
+        if price is None:
+            cost, unknown = self.of(url, headers)
+        else:
+            cost, unknown = None if tokens is None else price.cost(tokens), None
+        return cost, unknown or (uncounted if tokens is None and cost is None else None)
+
 
 def check_prices(prices: object, model: str, *, needs_output: bool) -> None:
     """Accept a table of prices that has the one of `model`, or is empty. Raises TypeError and ValueError."""

@@ -201,18 +201,14 @@ class Rerank(Client):
         call, price = running_call(), self.prices.get(self.model)
         if call is None:
             return
-        cost: float | None
-        if price is None:
-            cost, unknown = self._stated.of(url, response.headers)
-        else:
-            cost, unknown = None if tokens is None else price.cost(tokens), None
+        cost, unknown = self._stated.of_texts(price, tokens, url, response.headers, UNKNOWN_COST)
         usage = Usage(
             cost or 0.0,
             input_tokens=tokens or 0,
             model=self.model or None,
             operation="rerank",
             provider=self._language.provider,
-            unknown_cost=unknown or (UNKNOWN_COST if tokens is None and cost is None else None),
+            unknown_cost=unknown,
         )
         call.bill_request(usage, seconds, knows_cost=cost is not None)
 
