@@ -10,7 +10,6 @@ import re
 import socket
 from collections.abc import Mapping
 from enum import Enum
-from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -419,14 +418,4 @@ def kind_of_finish(reason: object) -> Kind:
         return Kind.ANSWER
     if not isinstance(reason, str):
         return Kind.FAILED
-    # Of a word that is longer than any none is remembered.
-    return _kind_of_word(reason) if len(reason) <= MAX_WORD else Kind.FAILED
-
-
-MAX_WORD = 100
-"""Characters of the reason why a reply ended, beyond which it is not one of the table."""
-
-
-@lru_cache(256)
-def _kind_of_word(reason: str) -> Kind:
     return FINISHES.get(reason.strip().lower().replace("-", "_"), Kind.FAILED)

@@ -48,7 +48,7 @@ from pillarbox.clients.images import (
     release_frames,
     without_quotes,
 )
-from pillarbox.clients.json_text import decode_json, encode_json
+from pillarbox.clients.json_text import decode_json, encode_json, written
 from pillarbox.clients.language import Language, language_of, merged
 from pillarbox.clients.late_address import LateAddress
 from pillarbox.clients.openai_api import (
@@ -454,8 +454,7 @@ class Chat(ChatPresets, Client):
         try:
             content = encode_json(body)
         except UnicodeEncodeError:
-            written = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
-            content = whole_text("prompt", written, self.http.surrogates).encode()
+            content = whole_text("prompt", written(body), self.http.surrogates).encode()
         if images.contents:
             response = await self._sent_with_images(url, content, images)
         else:

@@ -14,8 +14,13 @@ except ModuleNotFoundError:
     msgspec = None  # type: ignore[assignment]
 
 
-def _written(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+def written(value: object) -> str:
+    """The JSON of a value, in which half characters may stand. Raises TypeError and ValueError."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _encoded(value: object) -> bytes:
+    return written(value).encode()
 
 
 if msgspec is not None:
@@ -29,7 +34,7 @@ if msgspec is not None:
             raise
         except (TypeError, ValueError, OverflowError):
             # A name that is None, among others.
-            return _written(value)
+            return _encoded(value)
 
     def decode_json(text: bytes) -> Any:
         """The value of a text of JSON in UTF-8. Raises ValueError and RecursionError."""
@@ -40,4 +45,4 @@ if msgspec is not None:
             return json.loads(text)
 
 else:
-    encode_json, decode_json = _written, json.loads
+    encode_json, decode_json = _encoded, json.loads

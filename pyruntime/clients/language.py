@@ -161,11 +161,8 @@ def in_parts(messages: Messages, roles: Mapping[str, str]) -> list[dict[str, Any
 def merged(body: Fields, fields: Fields) -> dict[str, Any]:
     """A body with more fields. Objects of one name are merged, the later fields in front."""
     found = {**body, **fields}
-    if len(found) == len(body) + len(fields):
-        return found
-    found = dict(body)
-    for name, value in fields.items():
-        given = found.get(name)
-        both = isinstance(given, Mapping) and isinstance(value, Mapping)
-        found[name] = {**given, **value} if both else value  # type: ignore[dict-item]
+    for name in body.keys() & fields.keys():
+        given, value = body[name], fields[name]
+        if isinstance(given, Mapping) and isinstance(value, Mapping):
+            found[name] = {**given, **value}
     return found

@@ -68,7 +68,7 @@ def _sum(counts: dict[str, Any], names: tuple[str, ...]) -> int | None:
         value = counts.get(name)
         if value is None:
             continue
-        count = value if type(value) is int and 0 <= value <= MAX_TOKENS else _count(value)
+        count = _count(value)
         if count is None:
             return None
         total = count if total is None else total + count

@@ -53,7 +53,7 @@ _DECIMAL_LIMIT = 10**100
 Column: TypeAlias = Sequence[Any]
 """The values of a column of many rows."""
 Columns: TypeAlias = "tuple[list[Column], tuple[Any, ...], list[Column]]"
-"""Columns of a key, then names and columns of what else counts."""
+"""Columns of the key; names of the other columns that count; these columns."""
 MIN_ROWS_OF_COLUMNS = 4
 """Rows that are written down by columns, at least: of fewer ones each alone is as cheap."""
 _pack = struct.Struct("<Q").pack
@@ -390,7 +390,7 @@ class RowIdentity:
         return [key for key, _ in pairs], [input for _, input in pairs]
 
     def _content_digests(self, rows: Sequence[Any]) -> list[bytes] | None:
-        """The hashes of what rows are known by that have no key; None where each is to be looked at."""
+        """The digests of rows without a key; None where each row is to be hashed alone."""
         if self._contents is None:
             contents = rows if self._content is None else [*map(self._content, rows)]
             return _hashed_column(_ROW_HASHER, canonical_column(contents))

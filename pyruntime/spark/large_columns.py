@@ -18,7 +18,7 @@ import pyarrow as pa
 from pillarbox.spark.records import MAX_BYTES
 
 MAX_PART_BYTES = 1 << 30
-"""Bytes of a part, unless it is one row: half of what an array holds, as a row may be larger than others."""
+"""Bytes of a part of several rows, at most: half the capacity of an array, as rows differ in size."""
 
 
 def small_parts(table: pa.Table, rows: int, max_bytes: int = MAX_PART_BYTES) -> Iterator[pa.Table]:
