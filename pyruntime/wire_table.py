@@ -414,6 +414,8 @@ def kind_of_finish(reason: object) -> Kind:
     A reason is believed to be good where it is known to be: null, an empty text, or a word of the table.
     Any thread.
     """
+    if type(reason) is str and (found := FINISHES.get(reason)) is not None:
+        return found
     if reason is None or reason == "":
         return Kind.ANSWER
     if not isinstance(reason, str):

@@ -288,7 +288,9 @@ class ParsingConverter:
         """Parse a raw result."""
         if type(result) is Parsed:
             return result
-        value = self.convert_value(self._parse(result))
+        value = self._parse(result)
+        if self._behind is not None:
+            value = self._behind.convert(value)
         return Parsed(result, value) if self._keeps else value
 
     def convert_value(self, value: Any) -> Any:

@@ -145,22 +145,21 @@ class GenAiMeter:
                 del self._open[call]
         begun.span.end()
 
-    def ended(self, usage: Usage, seconds: float, call: Call) -> None:
-        """Count a call that gave a result, and took so long."""
-        if usage.operation is not None:
-            self._names = usage
-            self._count(usage, seconds, call, "")
-
     def failed(self, usage: Usage | None, seconds: float, call: Call, error: BaseException) -> None:
         """Count a call that failed; usage: None where the error says nothing of it."""
         if usage is None and self._names is not None:
             # Of what the calls before it were: an error of the connection knows no model.
             usage = self._names._replace(input_tokens=0.0, output_tokens=0.0)
-        if usage is not None and usage.operation is not None:
-            self._count(usage, seconds, call, type(error).__name__)
+        if usage is not None:
+            self.ended(usage, seconds, call, type(error).__name__)
 
-    def _count(self, usage: Usage, seconds: float, call: Call, error: str) -> None:
+    def ended(self, usage: Usage, seconds: float, call: Call, error: str = "") -> None:
+        """Count a call that took so long. error: the name of the type of the one that it failed with."""
         key = usage.operation, usage.provider, usage.model, error
+        if usage.operation is None:
+            return
+        if not error:
+            self._names = usage
         took, asked, answered = self._values.get(key) or self._new_values(key)
         took.append(seconds)
         if usage.input_tokens:

@@ -57,7 +57,7 @@ log = logging.getLogger("pillarbox")
 CALLS_PER_TURN = 128
 """Calls that may follow one another without the event loop getting its turn."""
 
-_PLAIN_TYPES = frozenset({bool, bytes, dict, float, int, list, str, tuple, type(None)})
+_PLAIN_TYPES = frozenset({bool, bytes, dict, float, int, list, str, tuple, type(None), Result})
 """Types of usual results, none of them an async iterator."""
 
 _ASKS_MODULE = "pillarbox.aio.current"

@@ -143,7 +143,7 @@ class Result:
 
     def __init__(self, value: Any, usage: float | Usage | None = None) -> None:
         self.value = value
-        self.usage = None if usage is None else usage_of(usage, "Result: usage=")
+        self.usage = usage if type(usage) is Usage or usage is None else usage_of(usage, "Result: usage=")
 
     def __repr__(self) -> str:
         return f"Result({self.value!r}, {self.usage!r})"
@@ -169,8 +169,7 @@ class AskAgain(PillarboxError):
         ['answered on attempt 2']
 
     The repeat is an attempt like any other: it needs a slot and counts against rate, budget and `timeout`.
-        The
-    function finds this error in `current_call().error`. It works without `retry` too. A row that has been
+    The function finds this error in `current_call().error`. It works without `retry` too. A row that has been
     repeated `times` times fails with the error, and `retry` decides about it. May be subclassed.
 
     The idea is that of `tenacity.TryAgain`. Any thread. Raises TypeError or ValueError for a bad argument.

@@ -118,7 +118,8 @@ class Answer:
 
     def _parsed_by_pydantic(self, text: str) -> Any:
         try:
-            return self._adapter.validate_json(text)
+            # Without the options of `validate_json`, which are the adapter's own.
+            return self._adapter.validator.validate_json(text)
         except ValueError as error:
             # Its own text quotes the values, and has addresses of its documentation.
             mistakes = error.errors(include_url=False, include_input=False)  # type: ignore[attr-defined]
@@ -289,6 +290,8 @@ def _name(title: object) -> str:
 
 def _json_in(text: str) -> str:
     """The JSON object in a reply, which some models put between marks, or words of their own."""
+    if text[:1] == "{" and text[-1:] == "}":
+        return text
     text = text.strip()
     if text.startswith("{") and text.endswith("}"):
         return text

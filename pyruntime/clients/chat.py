@@ -20,7 +20,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 from urllib.parse import quote
 
 from pillarbox.aio.current_call import last_error
@@ -62,7 +62,14 @@ from pillarbox.clients.openai_api import (
     request_urls,
 )
 from pillarbox.clients.presets import ChatPresets
-from pillarbox.clients.prices import Price, ReplyTokens, StatedCosts, check_max_cost, check_prices
+from pillarbox.clients.prices import (
+    Price,
+    ReplyTokens,
+    StatedCosts,
+    check_max_cost,
+    check_prices,
+    plain_tokens,
+)
 from pillarbox.clients.replies import (
     ErrorInReply,
     NoReply,
@@ -70,7 +77,6 @@ from pillarbox.clients.replies import (
     ReplyFailed,
     ReplyOfOtherKind,
     ReplyRefused,
-    error_beside,
     text_of,
 )
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
@@ -123,13 +129,6 @@ class AnswerInvalid(AskAgain):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.reason, self.times, self.usage, self.reply)
-
-
-class _Reply(NamedTuple):
-    """One reply of the service: its text, and what it cost."""
-
-    text: str
-    usage: Usage
 
 
 @dataclass
@@ -366,33 +365,53 @@ class Chat(ChatPresets, Client):
 
     async def __call__(self, *row: object) -> Any:
         """Ask for one row: see the class."""
-        values = values_by_name(row, self._made.fields)
-        if any(value is None for value in values.values()):
-            return Result(None, usage=0.0)
-        messages = [{"role": "user", "content": self._made.prompt.filled(values)}]
-        images, language = NO_IMAGES, self._made.language
-        if self._made.images is not None:
-            images = attached(self._made.images, values, language.media_types, language.url_schemes)
+        made = self._made
+        values = values_by_name(row, made.fields)
+        for value in values.values():
+            if value is None:
+                return Result(None, usage=0.0)
+        messages = [{"role": "user", "content": made.prompt.filled(values)}]
+        images = NO_IMAGES
+        if made.images is not None:
+            language = made.language
+            images = attached(made.images, values, language.media_types, language.url_schemes)
         if self.system is not None:
             messages.insert(0, {"role": "system", "content": self.system})
-        urls = self._made.urls
+        urls = made.urls
         if urls.only is not None:
             return await self._asked(urls.only, messages, images)
         return await urls.call(self._asked, messages, images)
 
     async def _asked(self, url: str, messages: list[dict[str, str]], images: Attached) -> Result:
-        """The reply of one address, with a fitting answer in it where one is wanted."""
-        if self._made.answer is None:
-            reply = await self._ask(url, messages, images, None)
-            return Result(reply.text, usage=reply.usage)
-        former = _former()
+        """The reply of one address, with a fitting answer in it where one is wanted.
+
+        It is in the first form that the service does not refuse. A request may be refused for its row. Then
+        it is in each form, and `Walk.error` is raised.
+        """
+        forms = self._made.forms
+        if not forms:
+            return await self._ask(url, messages, images, None)
+        former = last_error()
+        if not isinstance(former, AnswerInvalid):
+            former = None
         walk = self._forms(url).walk(None if former is None else former.form)
         try:
-            reply = await self._answered(url, messages, images, former, walk)
+            while True:
+                form = forms[walk.form]
+                asked = form.extended(messages)
+                if former is not None:
+                    asked = [*asked, *_corrections(former)]
+                try:
+                    reply = await self._ask(url, asked, images, form)
+                    break
+                except HttpStatusError as error:
+                    failed = await walk.refused(error)
+                    if failed is not None:
+                        raise failed from None
             self._check(reply, walk)
         finally:
             walk.end()
-        return Result(reply.text, usage=reply.usage)
+        return reply
 
     def _forms(self, url: str) -> Forms:
         forms = self._learned.forms
@@ -402,32 +421,10 @@ class Chat(ChatPresets, Client):
             found = forms[url] = Forms(kinds, first_look=FIRST_LOOK)
         return found
 
-    async def _answered(
-        self,
-        url: str,
-        messages: list[dict[str, str]],
-        images: Attached,
-        former: AnswerInvalid | None,
-        walk: Walk,
-    ) -> _Reply:
-        """The reply in the first form of `walk` that the service does not refuse.
-
-        A request may be refused for its row. Then it is in each form, and `Walk.error` is raised.
-        """
-        while True:
-            form = self._made.forms[walk.form]
-            try:
-                asked = [*form.extended(messages), *_corrections(former)]
-                return await self._ask(url, asked, images, form)
-            except HttpStatusError as error:
-                failed = await walk.refused(error)
-                if failed is not None:
-                    raise failed from None
-
-    def _check(self, reply: _Reply, walk: Walk) -> None:
+    def _check(self, reply: Result, walk: Walk) -> None:
         """Raise AnswerInvalid, or AnswerMismatch without repairs, for a reply that does not fit."""
         try:
-            fits = self._parsed(reply.text)
+            fits = self._parsed(reply.value)
         except AnswerMismatch as error:
             if not error.is_json:
                 # The service took the request for this form, and may have ignored it.
@@ -435,22 +432,21 @@ class Chat(ChatPresets, Client):
             if not self.repairs:
                 error.usage = reply.usage
                 raise
-            invalid = AnswerInvalid(str(error), self.repairs, reply.usage, reply.text)
+            invalid = AnswerInvalid(str(error), self.repairs, reply.usage, reply.value)
             invalid.form = walk.form
             raise invalid from None
-        self._learned.checked = reply.text, fits
+        self._learned.checked = reply.value, fits
         walk.answered()
 
     async def _ask(
         self, url: str, messages: Sequence[Mapping[str, Any]], images: Attached, form: Form | None
-    ) -> _Reply:
+    ) -> Result:
         """Send one request. Raises HttpStatusError, AnswerError and NoReply."""
-        language = self._made.language
+        made = self._made
+        language = made.language
         if images.images:
             messages = _with_images(messages, images, language)
-        body = language.body(
-            self.model, messages, NO_FIELDS if form is None else form.fields, self._made.body
-        )
+        body = language.body(self.model, messages, NO_FIELDS if form is None else form.fields, made.body)
         try:
             content = encode_json(body)
         except UnicodeEncodeError:
@@ -469,10 +465,11 @@ class Chat(ChatPresets, Client):
         try:
             reply = decode_json(response.body)
             choice = language.choice(reply)
-            beside = error_beside(reply, choice)
+            # An error object beside the choices of a reply, or inside of one.
+            beside = reply.get("error") or choice.get("error")
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise self._no_completion(url, response, None) from None
-        if beside is not None:
+        if beside:
             # What failed is not paid for, unless it is counted.
             counted = None if language.usage(reply) is None else self._usage(url, response, reply, choice)
             raise _error_in_reply(url, response, beside, counted)
@@ -486,8 +483,10 @@ class Chat(ChatPresets, Client):
             error = AnswerError(f"{without_query(url)}: the reply has no text (finish_reason={reason!r})")
             error.usage = usage
             raise error
+        if text.isascii():
+            return Result(text, usage)
         try:
-            return _Reply(whole_text("the reply", text, self.http.surrogates), usage)
+            return Result(whole_text("the reply", text, self.http.surrogates), usage)
         except HalfCharacter as half:
             # It has been paid for, and another reply may be whole.
             error = AnswerError(str(half))
@@ -528,11 +527,12 @@ class Chat(ChatPresets, Client):
 
         Without a table, the cost is the one that a proxy states.
         """
-        language = self._made.language
-        counts = language.usage(reply)
-        message = choice.get("message")
-        has_text = (type(message) is dict or isinstance(message, Mapping)) and bool(message.get("content"))
-        tokens = ReplyTokens.of(counts, has_text)
+        made = self._made
+        counts = made.language.usage(reply)
+        tokens = plain_tokens(counts)
+        if tokens is None:
+            message = choice.get("message")
+            tokens = ReplyTokens.of(counts, isinstance(message, Mapping) and bool(message.get("content")))
         cost, unknown, price = 0.0, None, None
         if self.prices:
             model = reply.get("model") or reply.get("modelVersion")
@@ -542,7 +542,7 @@ class Chat(ChatPresets, Client):
             if stated is not None:
                 cost = stated
             elif unknown is None:
-                unknown = self._made.has_no_price
+                unknown = made.has_no_price
         else:
             known = tokens.cost(price)
             cost = known if known is not None else tokens.least_cost(price)
@@ -551,7 +551,7 @@ class Chat(ChatPresets, Client):
                     f"a reply of {self.model!r} does not count its tokens (usage={shorten(counts)}): have "
                     "the service count them, or give Budget(usage=...) or Budget(max_calls=...)"
                 )
-        if not self._learned.has_told and (tokens.in_all is None or (price is not None and unknown)):
+        if (tokens.in_all is None or (price is not None and unknown)) and not self._learned.has_told:
             self._learned.has_told = True
             log.warning(
                 "%s: a reply does not count its tokens (usage=%s): what is not known of them, and of their "
@@ -560,8 +560,9 @@ class Chat(ChatPresets, Client):
                 shorten(counts),
             )
         # Counts that were read are checked already.
-        amounts = cost, tokens.in_all or 0, tokens.asked or 0, tokens.answered or 0
-        return Usage._make((*amounts, self.model, "chat", self._made.provider, unknown))
+        asked, answered, in_all, _, _ = tokens
+        names = self.model, "chat", made.provider, unknown
+        return tuple.__new__(Usage, (cost, in_all or 0, asked or 0, answered or 0, *names))
 
     # -- addresses and headers -------------------------------------------------------------------------------
 
@@ -609,16 +610,8 @@ def _with_images(
     return found
 
 
-def _former() -> AnswerInvalid | None:
-    """The error of the row's last attempt, if that was an answer that did not fit."""
-    error = last_error()
-    return error if isinstance(error, AnswerInvalid) else None
-
-
-def _corrections(former: AnswerInvalid | None) -> list[dict[str, str]]:
+def _corrections(former: AnswerInvalid) -> list[dict[str, str]]:
     """The messages that tell the model of its former reply, and of what was wrong with it."""
-    if former is None:
-        return []
     return [
         {"role": "assistant", "content": former.reply[:MAX_REPLY_CHARACTERS]},
         {"role": "user", "content": CORRECTION_TEXT.format(error=former)},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
@@ -176,7 +176,7 @@ class Client:
             call.report_limits(response.headers)
         return response
 
-    async def _request(
+    def _request(
         self,
         opened: Connections,
         method: str,
@@ -184,6 +184,6 @@ class Client:
         headers: Mapping[str, str] | None,
         body: bytes | None,
         vectors: int,
-    ) -> Response:
+    ) -> Coroutine[Any, Any, Response]:
         sent = opened.headers.current if not headers else {**headers, **opened.headers.current}
-        return await opened.transport.request(method, url, headers=sent, body=body, vectors=vectors)
+        return opened.transport.request(method, url, headers=sent, body=body, vectors=vectors)

@@ -36,7 +36,11 @@ def values_by_name(row: tuple[Any, ...], names: Sequence[str]) -> dict[str, Any]
     if len(row) == 1:
         record = row[0]
         if _has_items(record):
-            return {name: plain_value(_item(record, name, names)) for name in names}
+            found = {}
+            for name in names:
+                value = _item(record, name, names)
+                found[name] = value if type(value) in _PLAIN else plain_value(value)
+            return found
         record = plain_value(record)
         # A tuple without names is the values, as several arguments are; `count` is not a name of it.
         if isinstance(record, tuple | list) and not (
@@ -255,19 +259,20 @@ class Prompt:
                     "itself is written as {{ or }}"
                 )
         self.names = tuple(dict.fromkeys(name for _, name, _, _ in pieces if name is not None))
-        self._pieces = [(literal, name) for literal, name, _, _ in pieces]
+        self._text = text
 
     def filled(self, values: Mapping[str, Any]) -> str:
         """The text of a row: strings and numbers as they are, lists and records as JSON. Raises TypeError."""
-        parts = []
-        for literal, name in self._pieces:
-            parts.append(literal)
-            if name is not None:
-                parts.append(_prompted(name, values[name]))
-        return "".join(parts)
+        texts = {}
+        for name in self.names:
+            value = values[name]
+            texts[name] = value if type(value) is str else _prompted(name, value)
+        return self._text.format_map(texts)
 
 
 def _prompted(name: str, value: object) -> str:
+    if type(value) is int:
+        return str(value)
     if isinstance(value, SCALARS):
         return text_of(name, value)
     try:

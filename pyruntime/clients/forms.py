@@ -138,7 +138,8 @@ class Forms:
     def answered(self, form: int) -> None:
         """An answer in `form` was right."""
         self._vain, self._vain_calls = None, 0
-        self._ignoring.pop(self.kinds[form], None)
+        if self._ignoring:
+            self._ignoring.pop(self.kinds[form], None)
         if form == self.known:
             self._suspicions = 0
         elif self.known is None or form < self.known or not self.is_settled:

@@ -7,6 +7,9 @@ A `Language` is a description without state: any thread. `Chat` speaks the one t
 # refused or is of another kind is decided in one place, by one table, whoever has sent it; so a language says
 # where things are, and judges none of them. Why counts go by OpenAI's names: likewise.
 #
+# Why `choice` looks first for a part of text that is alone: nearly all replies are one, and the lists of what
+# else there may be would cost as much as the reading of their JSON.
+#
 # Why the languages of others are modules of their own: a worker loads the one that it speaks.
 
 from __future__ import annotations
@@ -149,18 +152,19 @@ def instructions_apart(messages: Messages) -> tuple[str | None, Messages]:
 
 def in_parts(messages: Messages, roles: Mapping[str, str]) -> list[dict[str, Any]]:
     """The messages with parts for contents. roles: those that have another name here, by their name."""
-    return [
-        {
-            "role": roles.get(each["role"], each["role"]),
-            "parts": [{"text": each["content"]}] if isinstance(each["content"], str) else each["content"],
-        }
-        for each in messages
-    ]
+    found = []
+    for each in messages:
+        role, content = each["role"], each["content"]
+        parts = [{"text": content}] if isinstance(content, str) else content
+        found.append({"role": roles.get(role, role), "parts": parts})
+    return found
 
 
 def merged(body: Fields, fields: Fields) -> dict[str, Any]:
     """A body with more fields. Objects of one name are merged, the later fields in front."""
     found = {**body, **fields}
+    if len(found) == len(body) + len(fields):
+        return found
     for name in body.keys() & fields.keys():
         given, value = body[name], fields[name]
         if isinstance(given, Mapping) and isinstance(value, Mapping):

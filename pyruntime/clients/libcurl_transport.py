@@ -11,9 +11,9 @@ import errno
 import os
 import ssl
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pycurl
@@ -78,15 +78,19 @@ libcurl.load(getattr(pycurl, "_pycurl", pycurl).__file__)
 class _Headers(Mapping[str, str]):
     """The headers of an answer, parsed when the first is asked for: few are."""
 
-    __slots__ = ("_found", "_received")
+    __slots__ = ("_found", "_lower", "_received")
 
     def __init__(self, received: bytes) -> None:
         self._received = received
+        self._lower: bytes | None = None
         self._found: dict[str, str] | None = None
 
     def mention(self, word: bytes) -> bool:
         """Return True if `word`, in lower case, stands anywhere in the headers; parses none."""
-        return word in self._received.lower()
+        lower = self._lower
+        if lower is None:
+            lower = self._lower = self._received.lower()
+        return word in lower
 
     def _parsed(self) -> dict[str, str]:
         if self._found is None:
@@ -152,7 +156,7 @@ class LibcurlTransport:
         self._end_thread = weakref.finalize(self, _end, self._thread)
         self._loop.add_reader(self._thread.fileno(), self._thread.resolve_futures)
 
-    async def request(
+    def request(
         self,
         method: str,
         url: str,
@@ -160,42 +164,40 @@ class LibcurlTransport:
         headers: Mapping[str, str],
         body: bytes | None = None,
         vectors: int = 0,
-    ) -> Response:
+    ) -> Coroutine[Any, Any, Response]:
         """Send one request: see `Transport.request`."""
         if self._closed:
             raise RuntimeError("the transport is closed")
         if headers != self._headers:
             self._lines = libcurl.HeaderLines(header_lines(headers))
             self._headers = dict(headers)
-        lines = self._lines
         if url != self._way.asked:
             self._way = self._way_to(url)
-        way = self._way
-        place = None if self._places is None else self._places.of(way.host)
-        if place is not None:
-            await place.acquire()
-        try:
-            sent = await self._sent(method, way, lines, body, vectors)
-        finally:
-            if place is not None:
-                place.release()
-        if sent.has_vectors:
-            return Response(sent.status, _Headers(sent.head), b"", VectorBytes(sent, sent.tokens))
-        if not sent.has_other_coding:
-            return Response(sent.status, _Headers(sent.head), sent.body)
-        found = _Headers(sent.head)
-        whole = await decoded(sent.body, found.get("content-encoding", ""), self._max_answer_bytes)
-        return Response(sent.status, found, whole)
+        # The address and the headers are those of now: others may be the last ones when it runs.
+        asked = method, self._way, self._lines, body, vectors
+        return self._answered(*asked) if self._places is None else self._in_place(self._places, *asked)
 
-    async def _sent(
+    async def _in_place(self, places: Places, method: str, way: _Way, *rest: Any) -> Response:
+        """The answer to one request, which waits until a connection may be had."""
+        place = places.of(way.host)
+        await place.acquire()
+        try:
+            return await self._answered(method, way, *rest)
+        finally:
+            place.release()
+
+    async def _answered(
         self,
         method: str,
         way: _Way,
         lines: libcurl.HeaderLines,
         body: bytes | None,
         vectors: int,
-    ) -> libcurl.HttpRequest:
-        """Send one request, and once more where nothing of it was read. Raises the error of the last."""
+    ) -> Response:
+        """The answer to one request, which is sent once more where nothing of it was read.
+
+        Raises the error of the last.
+        """
         is_fresh = False
         while True:
             future: asyncio.Future[None] = self._loop.create_future()
@@ -210,20 +212,29 @@ class LibcurlTransport:
                 is_fresh,
                 way.connect_to,
             )
-            self._flush_soon()
+            if not self._will_flush:
+                self._flush_soon()
             try:
                 await future
             except BaseException:
                 if not self._closed and not self._loop.is_closed():
                     self._thread.cancel(sent)
-                    self._flush_soon()
+                    if not self._will_flush:
+                        self._flush_soon()
                 raise
             if not sent.code:
-                return sent
+                break
             error = await self._error_of(sent, way, body)
             if is_fresh or self._closed or not isinstance(error, NotSent):
                 raise error
             is_fresh = True
+        if sent.has_vectors:
+            return Response(sent.status, _Headers(sent.head), b"", VectorBytes(sent, sent.tokens))
+        if not sent.has_other_coding:
+            return Response(sent.status, _Headers(sent.head), sent.body)
+        found = _Headers(sent.head)
+        whole = await decoded(sent.body, found.get("content-encoding", ""), self._max_answer_bytes)
+        return Response(sent.status, found, whole)
 
     def _way_to(self, url: str) -> _Way:
         address, _, number = url.partition("#")
@@ -261,9 +272,8 @@ class LibcurlTransport:
 
     def _flush_soon(self) -> None:
         """Wake the thread once for all requests of this turn of the loop."""
-        if not self._will_flush:
-            self._will_flush = True
-            self._loop.call_soon(self._flush)
+        self._will_flush = True
+        self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._will_flush = False

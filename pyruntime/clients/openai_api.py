@@ -83,7 +83,8 @@ _ERROR = re.compile(rb'"error"(?!\s*:\s*null)')
 
 def may_be_error(response: Response) -> bool:
     """Return False for an answer that is certainly no error, which costs less than `error_of`. Any thread."""
-    return response.status != OK or _ERROR.search(response.body) is not None
+    body = response.body
+    return response.status != OK or (b'"error"' in body and _ERROR.search(body) is not None)
 
 
 def error_of(url: str, response: Response) -> HttpStatusError | None:

@@ -142,17 +142,6 @@ class ReplyTokens(NamedTuple):
     @classmethod
     def of(cls, usage: object, has_text: bool) -> ReplyTokens:
         """The tokens of the object `usage` of a reply, of any form, which has a text if `has_text`."""
-        if type(usage) is dict and not (
-            usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-        ):
-            # As most services count.
-            asked, answered = usage.get("prompt_tokens"), usage.get("completion_tokens")
-            if (
-                type(asked) is type(answered) is int
-                and 0 < asked <= MAX_TOKENS
-                and 0 < answered <= MAX_TOKENS
-            ):
-                return cls(asked, answered, asked + answered, 0)
         asked, answered, in_all = tokens_in(usage)
         # Neither a prompt nor a text is of no tokens: zeros are of a gateway that does not count.
         asked = asked or None
@@ -186,6 +175,28 @@ class ReplyTokens(NamedTuple):
     def least_cost(self, price: Price) -> float:
         """The cost of the known counts."""
         return price.cost(self.asked or 0, self.answered or 0, self.kept, self.written)
+
+
+def plain_tokens(usage: object) -> ReplyTokens | None:
+    """The tokens of the object `usage` as most services count; None for others, which `ReplyTokens.of` reads.
+
+    Both counts are there, under OpenAI's names or Anthropic's, and nothing was written into a cache.
+    """
+    if type(usage) is not dict:
+        return None
+    asked = usage.get("prompt_tokens") or usage.get("input_tokens")
+    answered = usage.get("completion_tokens") or usage.get("output_tokens")
+    if not (type(asked) is type(answered) is int and 0 < asked <= MAX_TOKENS and 0 < answered <= MAX_TOKENS):
+        return None
+    kept = 0
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    if details:
+        if type(details) is not dict or "written_tokens" in details:
+            return None
+        kept = details.get("cached_tokens") or 0
+        if type(kept) is not int or not 0 <= kept <= asked:
+            return None
+    return tuple.__new__(ReplyTokens, (asked, answered, asked + answered, kept, 0))
 
 
 class StatedCosts:

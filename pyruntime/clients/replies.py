@@ -74,11 +74,6 @@ _NOT_WHOLE = Kind.REFUSED_ROW, Kind.CUT, Kind.FAILED
 """Kinds of ends of a reply whose text may be a part."""
 
 
-def error_beside(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> Any:
-    """The error object beside the choices of a reply, or inside of one; None if there is none."""
-    return reply.get("error") or choice.get("error") or None
-
-
 def text_of(choice: Mapping[str, Any], usage: Usage, enough_tokens: str) -> str | None:
     """The text of a choice, parsed from JSON; None for a message that holds nothing at all.
 
@@ -86,9 +81,11 @@ def text_of(choice: Mapping[str, Any], usage: Usage, enough_tokens: str) -> str 
     Raises the errors of this module, and LookupError, TypeError or AttributeError for what is not a choice.
     """
     message, reason = choice["message"], choice.get("finish_reason")
-    text, kinds = _joined(message.get("content"))
+    text, kinds = message.get("content"), {}
+    if type(text) is not str:
+        text, kinds = _joined(text)
     kind, refusal = kind_of_finish(reason), message.get("refusal") or kinds.get("refusal")
-    if text and not text.isspace() and not refusal and kind not in _NOT_WHOLE:
+    if text and not refusal and kind not in _NOT_WHOLE and not text.isspace():
         return text
     kinds |= {name: None for name in MEDIA_FIELDS if message.get(name)}
     said = f"finish_reason={shorten(reason)}"

@@ -16,7 +16,7 @@ import logging
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib import import_module
@@ -180,7 +180,7 @@ class Response(NamedTuple):
 class Transport(Protocol):
     """Sends requests over kept connections. On the thread of the loop that it was opened on."""
 
-    async def request(
+    def request(
         self,
         method: str,
         url: str,
@@ -188,7 +188,7 @@ class Transport(Protocol):
         headers: Mapping[str, str],
         body: bytes | None = None,
         vectors: int = 0,
-    ) -> Response:
+    ) -> Coroutine[Any, Any, Response]:
         """Send one request and return the whole answer, whatever its status.
 
         url: absolute, percent-encoded; as its fragment the address to connect to for its name, unless there

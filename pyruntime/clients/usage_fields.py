@@ -51,24 +51,23 @@ def under_openai_names(
     """
     if not isinstance(usage, dict):
         return None
-    in_cache, to_cache = usage.get(kept), usage.get(written)
-    has_details = in_cache is not None or to_cache is not None
-    details = {"cached_tokens": in_cache, "written_tokens": to_cache} if has_details else None
-    return {
+    found = {
         "prompt_tokens": _sum(usage, asked),
         "completion_tokens": _sum(usage, answered),
         "total_tokens": usage.get(in_all),
-        "prompt_tokens_details": details,
     }
+    in_cache, to_cache = usage.get(kept), usage.get(written)
+    if in_cache is not None or to_cache is not None:
+        found["prompt_tokens_details"] = {"cached_tokens": in_cache, "written_tokens": to_cache}
+    return found
 
 
 def _sum(counts: dict[str, Any], names: tuple[str, ...]) -> int | None:
     total = None
     for name in names:
-        value = counts.get(name)
-        if value is None:
+        if name not in counts or (value := counts[name]) is None:
             continue
-        count = _count(value)
+        count = value if type(value) is int and 0 <= value <= MAX_TOKENS else _count(value)
         if count is None:
             return None
         total = count if total is None else total + count

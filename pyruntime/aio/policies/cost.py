@@ -127,7 +127,7 @@ class CostPolicy(CallPolicy):
 
         Raises what the hook raises, TypeError or ValueError for what that says, and UsageMissing.
         """
-        usage = None
+        usage, calls = None, (call,)
         if type(result) is Result:
             result, usage = result.value, result.usage
         if self._hook is not None and (usage is None or usage.unknown_cost is not None):
@@ -136,10 +136,11 @@ class CostPolicy(CallPolicy):
                 self._meter.gen_ai.ended(usage, self._clock() - call.began, call)
             usage = usage_of(self._hook(call.row, result))
         if usage is not None:
-            self.bill([call], usage)
-        missing = self._missing([call], usage, type(result).__name__)
-        if missing is not None:
-            raise missing
+            self.bill(calls, usage)
+        if self._max_cost is not None:
+            missing = self._missing(calls, usage, type(result).__name__)
+            if missing is not None:
+                raise missing
         return result
 
     def _missing(self, calls: Sequence[Call], usage: Usage | None, kind: str) -> UsageMissing | None:

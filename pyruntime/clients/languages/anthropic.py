@@ -15,6 +15,9 @@ from pillarbox.clients.usage_fields import under_openai_names
 MAX_TOKENS = 4_096
 """Tokens of a reply where the user says nothing: the service wants a number, and all its models take this."""
 TOOL = "give_answer"
+KEPT, WRITTEN = "cache_read_input_tokens", "cache_creation_input_tokens"
+ASKED = ("input_tokens", KEPT, WRITTEN)
+"""Counts of the input: what is read from the cache, or written to it, stands beside the rest."""
 CACHED = {"cache_control": {"type": "ephemeral"}}
 
 
@@ -57,6 +60,8 @@ class Anthropic(Language):
     def choice(self, reply: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `Language.choice`."""
         blocks = reply["content"]
+        if len(blocks) == 1 and blocks[0]["type"] == "text" and type(text := blocks[0]["text"]) is str:
+            return {"message": {"content": text}, "finish_reason": reply.get("stop_reason")}
         tools = [block for block in blocks if block["type"] == "tool_use"]
         content = [block for block in blocks if block["type"] != "tool_use"]
         answers = [json.dumps(tool["input"], ensure_ascii=False) for tool in tools if tool["name"] == TOOL]
@@ -64,10 +69,6 @@ class Anthropic(Language):
         return {"message": message, "finish_reason": reply.get("stop_reason")}
 
     def usage(self, reply: Mapping[str, Any]) -> object:
-        """See `Language.usage`: what is read from the cache, or written to it, stands beside the rest."""
-        kept, written = "cache_read_input_tokens", "cache_creation_input_tokens"
-        asked = ("input_tokens", kept, written)
-        answered = ("output_tokens",)
-        return under_openai_names(
-            reply.get("usage"), asked=asked, answered=answered, kept=kept, written=written
-        )
+        """See `Language.usage`."""
+        counts, answered = reply.get("usage"), ("output_tokens",)
+        return under_openai_names(counts, asked=ASKED, answered=answered, kept=KEPT, written=WRITTEN)

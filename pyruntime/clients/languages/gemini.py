@@ -19,8 +19,7 @@ class Gemini(Language):
     name = "gemini"
     path = "/models/{model}:generateContent"
     own_ends = (":generateContent", "/models")
-    provider = "gcp.gemini"
-    key_header = "x-goog-api-key"
+    provider, key_header = "gcp.gemini", "x-goog-api-key"
     own_fields = frozenset({"model", "contents", "systemInstruction", "system_instruction"})
     media_types, url_schemes = (Language.media_types - {GIF}) | {HEIC, HEIF}, ("https", "gs")
     detail_fields: Mapping[str, Fields] = {each: resolution(each) for each in ("low", "high")}
@@ -51,6 +50,8 @@ class Gemini(Language):
             return {"message": {"content": None, "refusal": refusal}, "finish_reason": blocked}
         candidate = reply["candidates"][0]
         parts = (candidate.get("content") or {}).get("parts") or []
+        if len(parts) == 1 and parts[0].keys() == {"text"}:
+            return {"message": {"content": parts[0]["text"]}, "finish_reason": candidate.get("finishReason")}
         texts = [part["text"] for part in parts if "text" in part and not part.get("thought")]
         message = {
             "content": "".join(texts) if texts else None,

@@ -10,6 +10,8 @@ from pillarbox.clients.images import Image
 from pillarbox.clients.language import FILE_NAME, Fields, Language, Messages, instructions_apart, merged
 from pillarbox.clients.structure import Form, forms_by
 
+NO_FIELDS: Fields = {}
+
 
 class Responses(Language):
     """Requests are not stored, unless the user's body says so: `previous_response_id` needs that."""
@@ -48,6 +50,11 @@ class Responses(Language):
     def choice(self, reply: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `Language.choice`."""
         items = reply["output"]
+        reason = (reply.get("incomplete_details") or NO_FIELDS).get("reason") or reply.get("status")
+        if len(items) == 1 and items[0]["type"] == "message" and len(items[0]["content"]) == 1:
+            part = items[0]["content"][0]
+            if part["type"] == "output_text" and type(text := part["text"]) is str:
+                return {"message": {"content": text}, "finish_reason": reason}
         parts = [part for item in items if item["type"] == "message" for part in item["content"]]
         message = {
             "content": [{**part, "type": "text"} if part["type"] == "output_text" else part for part in parts]
@@ -55,6 +62,4 @@ class Responses(Language):
             "tool_calls": [item for item in items if item["type"].endswith("_call")],
             "reasoning": [item for item in items if item["type"] == "reasoning"],
         }
-        status = reply.get("status")
-        reason = (reply.get("incomplete_details") or {}).get("reason") or status
         return {"message": message, "finish_reason": reason}
