@@ -5,8 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from pillarbox.clients.usage_fields import count_in, tokens_in
+from pillarbox.clients.prices import ReplyTokens, plain_tokens
+from pillarbox.clients.usage_fields import INPUT_NAMES, OUTPUT_NAMES, TOTAL_NAMES, count_in, tokens_in
+
+COUNT = st.one_of(
+    st.integers(-1, 9), st.sampled_from([None, True, 2.0, 0.5, "3", 2**53, 2**53 + 1, 10**400, float("nan")])
+)
+DETAILS = st.one_of(
+    st.none(), st.dictionaries(st.sampled_from(["cached_tokens", "written_tokens", "audio_tokens"]), COUNT)
+)
+USAGE = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys((*INPUT_NAMES, *OUTPUT_NAMES, *TOTAL_NAMES), COUNT),
+        **dict.fromkeys(("prompt_tokens_details", "input_tokens_details"), DETAILS),
+    },
+)
 
 
 @pytest.mark.parametrize(
@@ -36,3 +53,12 @@ def test_a_count_by_its_name_follows_the_same_rules() -> None:
     assert count_in({"cached_tokens": 2.0}, "cached_tokens") == 2
     assert count_in({"cached_tokens": -2}, "cached_tokens") is None
     assert count_in(None, "cached_tokens") is None
+
+
+@given(USAGE, st.booleans())
+@example({"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 5}}, True)
+def test_counts_of_the_usual_form_are_read_as_those_of_any_other(
+    usage: dict[str, Any], has_text: bool
+) -> None:
+    found = plain_tokens(usage)
+    assert found is None or found == ReplyTokens.of(usage, has_text)
