@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pillarbox.aio.call_sharing import without
-from pillarbox.aio.calls import Call, CallState
+from pillarbox.aio.calls import HANDLE, Call, CallState
 from pillarbox.aio.emission import ResultEmitter
 from pillarbox.aio.errors import CallFailed, Failed
 from pillarbox.aio.held_bytes import HeldBytes
@@ -113,8 +113,7 @@ class RowAdmission:
         # The usual case, on the path of every row.
         put = self._queue.put
         calls: list[Call] = _calls_of(Call(None, size or 0), batch.take(room))
-        for call in calls:
-            call.handle = put(call)
+        HANDLE.put_each(calls, [*map(put, calls)])
         self._call(calls, len(calls))
         if weights is not None:
             weights.held += len(calls) * (size or 0)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pillarbox.aio.deadlines import time_left
 from pillarbox.aio.errors import error_of, said
+from pillarbox.kernel.alike import Slot
 
 
 class Call:
@@ -113,6 +114,12 @@ class Call:
         """Seconds that its present attempt has taken by `now`, on the operator's clock."""
         return now - self.began
 
+
+# A loop over the rows of a batch that reads or sets a slot costs five bytecodes a row; these cost one load.
+ATTEMPT, BEGAN, EXECUTION, HANDLE, HELD, ROW, WAITS_SINCE = (
+    Slot(Call, name) for name in ("attempt", "began", "execution", "handle", "held", "row", "waits_since")
+)
+"""One slot of many calls at a time."""
 
 Chunk: TypeAlias = list[tuple[Call, Any]]
 """Calls that have ended, each with the result of its row."""

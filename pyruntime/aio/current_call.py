@@ -12,7 +12,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from pillarbox.aio.calls import Call
+from pillarbox.aio.calls import ATTEMPT, Call
 from pillarbox.aio.errors import said
 from pillarbox.aio.options import Timeout
 from pillarbox.aio.usage import Usage
@@ -69,7 +69,7 @@ class CurrentCall:
     def __init__(self, services: CallServices, calls: Sequence[Call]) -> None:
         self._services = services
         self._calls = calls
-        self._attempts = [call.attempt for call in calls]
+        self._attempts = ATTEMPT.of(calls)
         self._identity: str | None = None
 
     def __repr__(self) -> str:

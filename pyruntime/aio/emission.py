@@ -9,15 +9,18 @@ Confined to the mailbox thread.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from itertools import starmap
 from typing import Any
 
-from pillarbox.aio.calls import Call
+from pillarbox.aio.calls import HANDLE, HELD, Call
 from pillarbox.aio.held_bytes import NOT_WEIGHED, HeldBytes
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.stages import Place
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, TaskMailbox, UnorderedQueue
+from pillarbox.kernel.alike import apart
 from pillarbox.task.operator import OperatorContext
 from pillarbox.task.protocols import Idleness, OperatorOutput, RowBatch, Watermark
 
@@ -95,9 +98,8 @@ class ResultEmitter:
 
     def _complete_each(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
         # spec: Operator!LateOutcome
-        complete = self._queue.complete
-        for call, result in zip(calls, results, strict=True):
-            complete(call.handle, result)
+        # Without a line of Python for each.
+        deque(starmap(self._queue.complete, zip(HANDLE.of(calls), results, strict=True)), maxlen=0)
         self.ask_if_completed()
 
     def pass_left_out(self, call: Call) -> None:
@@ -190,7 +192,7 @@ class ResultEmitter:
         self._meter.results += len(results)
         held, weights = 0, self._weights
         if weights is not None:
-            held = sum([call.held for call, _ in results])
+            held = sum(HELD.of(apart(results)[0]))
             weights.held -= held
         if results:
             place = self._place

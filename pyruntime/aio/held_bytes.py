@@ -7,13 +7,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import add
 from typing import Any
 
-from pillarbox.aio.calls import Call
+from pillarbox.aio.calls import HELD, Call
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.gate import Slots
 from pillarbox.aio.options import Options
 from pillarbox.aio.sizes import CALL_BYTES, LEDGER_BYTES, SMALL_TYPES, Weighed, size_of
+from pillarbox.kernel.alike import Slot
 from pillarbox.task.protocols import OperatorOutput
 
 NOT_WEIGHED = SMALL_TYPES | {Failed}
@@ -27,6 +29,8 @@ NEWEST_SHARE = 0.1
 
 LIGHT_RESULTS = 15
 """Results that are not weighed after one that belongs to a light window."""
+
+_NBYTES = Slot(Weighed, "nbytes")
 
 
 class HeldBytes:
@@ -96,11 +100,9 @@ class HeldBytes:
             self.light -= count
             return
         # They know their bytes, and those of one block have the same.
-        held = 0
-        for call, result in zip(calls, results, strict=True):
-            size = result.nbytes + self._call_bytes
-            call.held += size
-            held += size
+        sizes = [*map(self._call_bytes.__add__, _NBYTES.of(results))]
+        HELD.put_each(calls, [*map(add, HELD.of(calls), sizes)])
+        held = sum(sizes)
         self.held += held
         mean, before = held / count, self._result_bytes
         self._result_bytes = mean + (before - mean) * (1.0 - NEWEST_SHARE) ** count if before else mean

@@ -20,6 +20,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.calls import Call, Chunk
 from pillarbox.aio.errors import CallFailed, Failed, describe, shorten
+from pillarbox.kernel.alike import apart
 from pillarbox.redaction import DEFAULT, Redact
 from pillarbox.spark.border import Border
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_ARROW_OF_CHAIN, PutsAside, error_array
@@ -99,9 +100,7 @@ class RowWriter:
     def _written(self, chunk: Chunk, *, is_checked: bool = False) -> pa.RecordBatch:
         if not chunk:
             return pa.RecordBatch.from_pylist([])
-        # Not by `zip`, which makes an iterator of each pair.
-        calls = [call for call, _ in chunk]
-        results = [result for _, result in chunk]
+        calls, results = apart(chunk)
         parts: list[Part] = []
         if self._kept:
             parts = self._in_order(calls, results) if self._ordered else self._by_slice(calls, results)

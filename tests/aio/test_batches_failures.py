@@ -211,6 +211,7 @@ def test_a_poison_row_takes_no_other_with_it_among_errors_that_pass(status: int,
     assert job.statistics().batches <= 1.1 * (100 + len(bad) * (2 + 12 + 2))
 
 
+@pytest.mark.contract(convicts=["each_attempt_of_batch_is_the_first"])
 def test_a_row_alone_has_the_attempts_that_its_batch_has_used_up() -> None:
     def reply(number: int, rows: list[int]) -> list[Any]:
         if 3 in rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pillarbox.aio.calls import Call
+from pillarbox.aio.calls import EXECUTION, Call
 from pillarbox.aio.executions import Execution
 
 
@@ -31,7 +31,10 @@ class BatchExecution(Execution):
 
     def waited_for(self) -> list[Call]:
         """Those of its calls that wait for it."""
-        return [call for call in self.calls if call.execution is self]
+        calls = self.calls
+        if EXECUTION.holds(calls, self):
+            return calls
+        return [call for call in calls if call.execution is self]
 
     def began(self) -> float:
         """See `Execution.began`."""

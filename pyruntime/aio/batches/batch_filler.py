@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from itertools import takewhile
+from operator import is_not
 
 from pillarbox.aio.batching import Batch
-from pillarbox.aio.calls import Call
+from pillarbox.aio.calls import ATTEMPT, WAITS_SINCE, Call
 
 TIMER_SLACK_S = 0.0005
 """Seconds by which a timer may be early: some event loops count milliseconds."""
@@ -62,11 +65,11 @@ class BatchFiller:
         if self._weigh is not None:
             failed = self._weigh_arrivals(waiting, self._weigh, now)
         else:
-            for call in reversed(waiting):
+            come = [*takewhile(partial(is_not, newest), reversed(waiting))]
+            if not ATTEMPT.holds(come, 0):
                 # Those that have been tried are before all others.
-                if call is newest or call.attempt:
-                    break
-                call.waits_since = now
+                come = [*takewhile(lambda call: not call.attempt, come)]
+            WAITS_SINCE.put(come, now)
         self._newest = waiting[-1] if waiting else None
         return failed
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from pillarbox.aio.batches.batch_execution import BatchExecution
 from pillarbox.aio.batches.batch_scheduler import BatchScheduler
 from pillarbox.aio.call_threads import CallThreads
+from pillarbox.aio.calls import ROW
 from pillarbox.aio.current_call import CURRENT, CurrentCall
 from pillarbox.aio.errors import BatchResultError
 from pillarbox.aio.function import is_async, refuse_awaitable
@@ -68,7 +69,7 @@ class BatchRunner(Runner):
             calls = batch.calls
             CURRENT.set(CurrentCall(self._hooks.services, calls))
             span = gen_ai.begin(calls) if gen_ai.span_share else None
-            results = await self._fn([call.row for call in calls])
+            results = await self._fn(ROW.of(calls))
         except BaseException as raised:
             if self._loop.is_closed():
                 # The task is being collected after its loop; nobody waits for the call.

@@ -15,7 +15,7 @@ from typing import Any
 from pillarbox.aio.batches.batch_execution import BatchExecution
 from pillarbox.aio.batches.batch_filler import BatchFiller
 from pillarbox.aio.batches.batch_search import BatchSearch, Inquiry
-from pillarbox.aio.calls import Call
+from pillarbox.aio.calls import ATTEMPT, BEGAN, EXECUTION, Call
 from pillarbox.aio.causes import Cause, cause_of
 from pillarbox.aio.errors import BatchResultError, CallFailed
 from pillarbox.aio.meter import Meter
@@ -177,8 +177,7 @@ class BatchScheduler(CallScheduler):
                     self.fail_call(call, CallFailed(call.attempt, failed.cause))
                 continue
             if batch is not None:
-                for call in batch.calls:
-                    call.execution = batch
+                EXECUTION.put(batch.calls, batch)
             return batch
         return None
 
@@ -195,8 +194,7 @@ class BatchScheduler(CallScheduler):
         batch = self._batches.again.popleft()
         self._batches.kept -= len(batch.calls)
         self.pausing.difference_update(batch.calls)
-        for call in batch.calls:
-            call.execution = None
+        EXECUTION.put(batch.calls, None)
         return batch
 
     def _next(self) -> BatchExecution | None:
@@ -270,14 +268,18 @@ class BatchScheduler(CallScheduler):
         now = self.clock()
         self.meter.calls += len(calls)
         self.meter.batches += 1
+        BEGAN.put(calls, now)
         total = self.times.total
-        for call in calls:
-            call.began = now
-            call.attempt += 1
-            if call.attempt > 1:
-                call.handle = self.queue.renew(call.handle)
-            elif total is not None and call.deadline < 0:
-                call.deadline = total.arm(call)
+        if total is None and ATTEMPT.holds(calls, 0):
+            # As most are.
+            ATTEMPT.put(calls, 1)
+        else:
+            for call in calls:
+                call.attempt += 1
+                if call.attempt > 1:
+                    call.handle = self.queue.renew(call.handle)
+                elif total is not None and call.deadline < 0:
+                    call.deadline = total.arm(call)
         if self.times.attempt is not None:
             batch.deadline = self.times.attempt.arm(batch)
         stack = self.policies.stack
@@ -315,8 +317,7 @@ class BatchScheduler(CallScheduler):
             ]
             calls = batch.waited_for()
         if calls:
-            for call in calls:
-                call.execution = None
+            EXECUTION.put(calls, None)
             if error is None:
                 if self._succeeded(calls, results, is_billed):
                     self._batches.search.succeeded(sent, not batch.is_part)
@@ -669,7 +670,7 @@ class BatchScheduler(CallScheduler):
     def _rows_succeeded(self, calls: list[Call], results: list[Any], ended: float) -> None:
         """Finish rows that were called together, with converted results that no policy looks at."""
         seconds = ended - calls[0].began
-        again = [call for call in calls if call.attempt > 1]
+        again = [] if ATTEMPT.holds(calls, 1) else [call for call in calls if call.attempt > 1]
         meter = self.meter
         meter.ended += [seconds] * (len(calls) - len(again))
         for call in again:

@@ -49,6 +49,9 @@ WRITERS = {
 def written(source: str) -> Iterator[str]:
     """The slots of calls that a module assigns to."""
     for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr in ("put", "put_each"):
+            # Of many calls at a time, by the slot's name in capitals.
+            yield from {ast.unparse(node.value).lower()} & {*Call.__slots__}
         is_stored = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
         if is_stored and isinstance(node.value, ast.Name) and node.value.id in CALLS:
             yield from {node.attr} & {*Call.__slots__}
@@ -65,5 +68,5 @@ def test_each_slot_of_a_call_is_written_where_the_table_says() -> None:
 
 
 def test_a_slot_that_is_written_elsewhere_is_found() -> None:
-    source = "call.error, other.error = 1, 2\ncall.attempt += 1\nself.error = call.row"
-    assert sorted(written(source)) == ["attempt", "error"]
+    source = "call.error, other.error = 1, 2\ncall.attempt += 1\nself.error = call.row\nHELD.put(calls, 1)"
+    assert sorted(written(source)) == ["attempt", "error", "held"]

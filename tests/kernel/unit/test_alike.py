@@ -1,4 +1,4 @@
-"""Copies of an object with slots, and runs of such: `pillarbox.kernel.alike`."""
+"""Copies of an object with slots, runs of such, and one slot of many: `pillarbox.kernel.alike`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.kernel.alike import Copier, RunFinder
+from pillarbox.kernel.alike import Copier, RunFinder, Slot, apart
 
 
 class Base:
@@ -147,3 +147,92 @@ def test_objects_of_a_class_below_are_found_and_others_refused() -> None:
         RUNS([row_of("t", "x")])
     with pytest.raises(AttributeError, match="object 0 of 1 has nothing"):
         RUNS([Row()])
+
+
+# -- one slot of many ----------------------------------------------------------------------------------------
+
+PLACE = Slot(Row, "place")
+
+
+@given(st.lists(st.integers()), st.integers())
+def test_a_slot_of_many_is_read_and_set_as_that_of_each(places: list[int], other: int) -> None:
+    rows = [row_of("t", place) for place in places]
+    assert PLACE.of(rows) == PLACE.of(tuple(rows)) == places
+    PLACE.put_each(rows, [place + 1 for place in places])
+    assert [row.place for row in rows] == [place + 1 for place in places]
+    PLACE.put(rows, other)
+    assert [row.place for row in rows] == [other] * len(rows)
+    assert [row.table for row in rows] == ["t"] * len(rows)
+
+
+def test_a_slot_holds_an_object_where_each_has_that_very_one() -> None:
+    value = [1]
+    rows = [row_of("t", value), row_of("t", value)]
+    assert PLACE.holds(rows, value) and PLACE.holds([], value)
+    assert not PLACE.holds(rows, [1])
+    rows[1].place = [1]
+    assert not PLACE.holds(rows, value)
+    assert not PLACE.holds([Row()], value)
+
+
+def test_what_a_slot_has_is_referred_to_once_more_and_no_longer_when_it_is_set() -> None:
+    first, second = object(), object()
+    rows = [row_of("t", first) for _ in range(8)]
+
+    def references() -> tuple[int, int]:
+        return sys.getrefcount(first), sys.getrefcount(second)
+
+    before = references()
+    found = PLACE.of(rows)
+    read = references()
+    PLACE.put(rows, second)
+    PLACE.put_each(rows, [second] * 8)
+    found.clear()
+    after = references()
+    assert read[0] - before[0] == 8
+    assert (after[0] - before[0], after[1] - before[1]) == (-8, 8)
+
+
+def test_an_end_that_empties_the_list_while_a_slot_is_set_does_no_harm() -> None:
+    class Empties:
+        def __init__(self, rows: list[Row]) -> None:
+            self._rows = rows
+
+        def __del__(self) -> None:
+            self._rows.clear()
+
+    for put in (lambda rows: PLACE.put(rows, 1), lambda rows: PLACE.put_each(rows, [1] * 3)):
+        rows: list[Row] = []
+        rows += [row_of("t", Empties(rows)), row_of("t", 2), row_of("t", 3)]
+        first, _, last = rows
+        put(rows)
+        assert (rows, first.place, last.place) == ([], 1, 3)
+
+
+def test_objects_without_the_slot_and_values_of_another_number_are_refused() -> None:
+    other, rows = OtherRow(), [row_of("t", 1)]
+    other.place = 5
+    assert PLACE.of([*rows, other]) == [1, 5]
+    for call in (PLACE.of, lambda rows: PLACE.put(rows, 1), lambda rows: PLACE.holds(rows, 1)):
+        with pytest.raises(TypeError, match="must be objects of Row, not Base"):
+            call([*rows, Base()])
+        with pytest.raises(TypeError, match="a list or a tuple, not range"):
+            call(range(3))  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="object 1 of 2 has nothing"):
+        PLACE.of([*rows, Row()])
+    with pytest.raises(ValueError, match="2 values for 1 objects"):
+        PLACE.put_each(rows, [1, 2])
+    with pytest.raises(TypeError, match="has no slot 'place'"):
+        Slot(WithDict, "place")
+
+
+@given(st.lists(st.tuples(st.integers(), st.text())))
+def test_pairs_are_taken_apart(pairs: list[tuple[int, str]]) -> None:
+    firsts, seconds = apart(pairs)
+    assert (firsts, seconds) == ([first for first, _ in pairs], [second for _, second in pairs])
+
+
+@pytest.mark.parametrize("wrong", [(1,), (1, 2, 3), [1, 2], "ab", None])
+def test_what_is_no_pair_is_refused(wrong: object) -> None:
+    with pytest.raises(TypeError, match="element 1 of 2 is no pair"):
+        apart([(1, 2), wrong])  # type: ignore[list-item]
