@@ -153,7 +153,8 @@ async def play_out(plan: Plan) -> tuple[Job, Planned]:
 
 
 @pytest.mark.contract(
-    "Whatever the sizes, arrivals and failures of batches, every row gets its own result or its own error."
+    "Whatever the sizes, arrivals and failures of batches, every row gets its own result or its own error.",
+    convicts=["gone_rows_of_batch_called"],
 )
 @settings(deadline=None, max_examples=examples(150))
 @given(plans())
