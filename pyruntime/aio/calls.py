@@ -116,8 +116,11 @@ class Call:
 
 
 # A loop over the rows of a batch that reads or sets a slot costs five bytecodes a row; these cost one load.
-ATTEMPT, BEGAN, EXECUTION, HANDLE, HELD, ROW, WAITS_SINCE = (
-    Slot(Call, name) for name in ("attempt", "began", "execution", "handle", "held", "row", "waits_since")
+ATTEMPT, BEGAN, COST, EXECUTION, HANDLE, HELD = (
+    Slot(Call, name) for name in ("attempt", "began", "cost", "execution", "handle", "held")
+)
+INPUT, KEY, LOOKED, ROW, WAITS_SINCE = (
+    Slot(Call, name) for name in ("input", "key", "looked", "row", "waits_since")
 )
 """One slot of many calls at a time."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pillarbox.aio.calls import Call
+from pillarbox.aio.calls import INPUT, KEY, LOOKED, Call
 from pillarbox.aio.errors import ErrorInfo, Failed
 from pillarbox.aio.function import value_of
 from pillarbox.aio.in_flight import WAITING, CallsInFlight
@@ -87,7 +87,7 @@ class LedgerLookup:
             return []
         rows = self._rows
         if are_known:
-            keys, inputs = [call.key for call in calls], [call.input for call in calls]
+            keys, inputs = KEY.of(calls), INPUT.of(calls)
         else:
             keys, inputs = rows.identify_all(calls)
         if rows.first is None:
@@ -96,8 +96,7 @@ class LedgerLookup:
         # Before the look: what comes in meanwhile, by the thread of the writer, is to be looked at once more.
         scans = self.reader.scans
         if self._has_missed and self._are_new(keys, in_flight):
-            for call in calls:
-                call.looked = scans
+            LOOKED.put(calls, scans)
             if self._in_flight is not None:
                 in_flight.update(zip(keys, calls, strict=True))
             rows.note(keys, inputs)

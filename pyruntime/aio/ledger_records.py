@@ -13,7 +13,7 @@ from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
 from pillarbox.aio.call_flow import CallFlow, CallHolds
-from pillarbox.aio.calls import Call, TakesResults
+from pillarbox.aio.calls import ATTEMPT, COST, INPUT, KEY, Call, TakesResults
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.function import Parsed
 from pillarbox.aio.held_bytes import NOT_WEIGHED, HeldBytes
@@ -165,13 +165,13 @@ class LedgerRecords:
         latency = self._flow.clock() - first.began if first.attempt else 0.0
         try:
             self._last = self.writer.append_vectors(
-                [call.key for call in calls],
+                KEY.of(calls),
                 matrix,
                 in_tuple=in_tuple,
-                inputs=[call.input for call in calls],
-                attempts=[call.attempt for call in calls],
+                inputs=INPUT.of(calls),
+                attempts=ATTEMPT.of(calls),
                 latency=latency,
-                costs=[call.cost for call in calls],
+                costs=COST.of(calls),
             )
         except LedgerClosedError as error:
             raise self.writer.failure or error from None

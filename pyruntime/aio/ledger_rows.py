@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
-from pillarbox.aio.calls import Call
+from pillarbox.aio.calls import INPUT, KEY, ROW, Call
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.ledger_scope import StaleAnswers
 from pillarbox.ledger import Ledger, LedgerError, Scope
@@ -70,9 +70,9 @@ class LedgerRows:
     def identify_all(self, calls: Sequence[Call]) -> tuple[list[bytes], list[bytes]]:
         """Give rows their keys and inputs, and return them. Raises as `identify` does."""
         if self._of_rows is not None:
-            keys, inputs = self._of_rows([call.row for call in calls])
-            for call, key, input in zip(calls, keys, inputs, strict=True):
-                call.key, call.input = key, input
+            keys, inputs = self._of_rows(ROW.of(calls))
+            KEY.put_each(calls, keys)
+            INPUT.put_each(calls, inputs)
             return keys, inputs
         identify, is_behind = self._identify, self.is_behind
         keys, inputs = [], []

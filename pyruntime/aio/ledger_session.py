@@ -20,7 +20,7 @@ from pillarbox.aio import intervals
 from pillarbox.aio.attempt_lease import AttemptLease, AttemptName
 from pillarbox.aio.call_flow import CallFlow, CallHolds
 from pillarbox.aio.call_threads import call_soon
-from pillarbox.aio.calls import Call, TakesResults
+from pillarbox.aio.calls import ATTEMPT, LOOKED, Call, TakesResults
 from pillarbox.aio.held_bytes import HeldBytes
 from pillarbox.aio.in_flight import CallsInFlight
 from pillarbox.aio.ledger_lookup import LedgerLookup
@@ -256,11 +256,10 @@ class LedgerSession:
         if time.monotonic() >= self.lease.trusted_until and not self.lease.may_call():
             return False
         waiting, reader, place, scans = self._flow.waiting, self.reader, 0, self.reader.scans
-        # And most have waited for their slot only.
-        for call in islice(waiting, rows):
-            if call.looked != scans or call.attempt:
-                break
-            place += 1
+        # And most have waited for their slot only. Of a row alone a loop costs less.
+        first = [*islice(waiting, rows)] if rows > 1 else ()
+        if first and LOOKED.holds(first, scans) and ATTEMPT.holds(first, 0):
+            return True
         while place < min(rows, len(waiting)):
             call = waiting[place]
             is_known = call.looked == reader.scans and not call.attempt

@@ -55,7 +55,7 @@ from pillarbox.ledger.runs import RunJob, planned_job
 from pillarbox.providers import BEGIN_EXECUTION, CACHE_PIN, CHECK_CLAIMS_PLACE, EXPIRE_BATCHES, provided
 from pillarbox.spark.normal_forms import is_vector
 from pillarbox.spark.records import Record, columns_of, decode_column, raw_value
-from pillarbox.spark.results import Block, EncodedRow, RowEncoder, ValueEncoder
+from pillarbox.spark.results import Block, EncodedRow, RowEncoder, ValueEncoder, runs_of_rows
 from pillarbox.spark.schema import check_column, holds, time_zone
 from pillarbox.thread_start import start_thread
 
@@ -521,13 +521,12 @@ class ResultCodec:
         """
         if type(results[0]) is not EncodedRow or len(results[0].block) != 1:
             return None
-        block, first = results[0].block, results[0].index
+        first = results[0].index
         (column,) = self._columns_of(results[0])
         if not isinstance(column, np.ndarray) or column.dtype.kind not in "biuf":
             return None
-        for place, result in enumerate(results, first):
-            if type(result) is not EncodedRow or result.block is not block or result.index != place:
-                return None
+        if {*map(type, results)} != {EncodedRow} or len(runs_of_rows(results)) != 1:
+            return None
         return column[first : first + len(results)], self._is_row
 
     def _columns_of(self, row: EncodedRow) -> list[Any]:

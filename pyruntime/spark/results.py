@@ -100,7 +100,7 @@ def encoded_from(ipc: bytes, nbytes: int) -> EncodedRow:
     return EncodedRow(Block(batch.columns), 0, nbytes)
 
 
-_rows_of_block, _find_runs = Copier(EncodedRow, "index"), RunFinder(EncodedRow, "block", "index")
+_rows_of_block, runs_of_rows = Copier(EncodedRow, "index"), RunFinder(EncodedRow, "block", "index")
 
 ALLOWED_IN_SNAPSHOTS: tuple[Any, ...] = (
     *(record_from, encoded_from, np.dtype, np.ndarray),
@@ -377,7 +377,7 @@ class RowEncoder:
         kinds = set(map(type, results))
         if kinds == {EncodedRow}:
             return self._joined(
-                [_part_of_block(results[begin], end - begin) for begin, end in _find_runs(results)]
+                [_part_of_block(results[begin], end - begin) for begin, end in runs_of_rows(results)]
             ), None
         if EncodedRow in kinds:
             return self._with_blocks(results)
@@ -457,7 +457,7 @@ def _runs(results: Sequence[Any]) -> Iterator[tuple[bool, Sequence[Any]]]:
         if kind is not EncodedRow:
             yield False, run
             continue
-        for begin, end in _find_runs(run):
+        for begin, end in runs_of_rows(run):
             yield True, run[begin:end]
 
 
