@@ -114,7 +114,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
     parser.add_argument("--ledger", type=Path, metavar="FOLDER", help="keep what is paid for here")
     parser.add_argument("--max-cost", type=float, help="the most to pay, in the currency of --prices")
     parser.add_argument("--max-calls", type=int, help="the most calls to make")
-    parser.add_argument("--prices", metavar="FILE", help="prices, in LiteLLM's form")
+    parser.add_argument("--prices", metavar="FILE", help="prices in LiteLLM's form; or `stated`, by a proxy")
     parser.add_argument("--capacity", type=int, default=64, help="calls in flight (64)")
     parser.add_argument("--spark", action="store_true", help="read, call and write by Spark")
     return parser
@@ -140,11 +140,11 @@ def _client(kind: Any, presets: Sequence[str], spec: str, options: dict[str, Any
 
 def _column_of(command: str, words: argparse.Namespace) -> Callable[..., Any]:
     """The function that adds the columns to a table or a DataFrame."""
-    from pillarbox.clients import Chat, Embeddings, Secret
+    from pillarbox.clients import Chat, Embeddings, Price, Secret
     from pillarbox.spark.client_columns import ask, embed_text
 
     keep = "*" if words.keep is None else words.keep
-    known: dict[str, Any] = {"prices": words.prices}
+    known: dict[str, Any] = {"prices": Price.STATED if words.prices == "stated" else words.prices}
     if words.key is not None:
         known["key"] = Secret.env(words.key)
     if command == "embed":

@@ -169,7 +169,7 @@ class Chat(ChatPresets, Client):
     repairs: repeats of a row, at most, for an answer that does not fit, with the error in the request.
         They are calls like others, but do not count against `retry`, which decides after the last.
     prices: a `Price` by the name of each model: the cost of calls, for `Budget(max_cost=...)`. Without, it is
-        what a LiteLLM proxy states in its answers.
+        what a LiteLLM proxy states in its answers; see `Price.STATED`.
     key: a `Secret`, sent in the header of the language, as Azure's `api-key`, or as a bearer token.
     api: "openai" (OpenAI, vLLM, llama.cpp, LiteLLM and others), or "azure". api_version: for Azure.
     language: of requests and replies: "openai" for chat completions, "responses" for OpenAI's Responses,

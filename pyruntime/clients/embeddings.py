@@ -34,6 +34,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from time import perf_counter
 from typing import Any, ClassVar, Literal, TypeAlias, cast
@@ -263,11 +264,11 @@ class Embeddings(EmbeddingPresets, Client):
     def with_prices(self, prices: Mapping[str, Price]) -> Embeddings:
         """Return the same client with prices of its calls, for `Budget(max_cost=...)`.
 
-        prices: a `Price` by the name of each model, as for `Chat`, for the tokens that the service counts.
-        Any thread. Raises TypeError and ValueError.
+        prices: a `Price` by the name of each model, as for `Chat`, for the tokens that the service counts; or
+        `Price.STATED`. Any thread. Raises TypeError and ValueError.
         """
         check_prices(prices, self.model, needs_output=False)
-        return self._with(prices=dict(prices))
+        return self._with(prices=copy(prices))
 
     def with_input(self, input_type: str | None = None, *, prefix: str | None = None) -> Embeddings:
         """Return the same client for texts of one use: queries or documents, which models tell apart.

@@ -9,11 +9,11 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from pillarbox.aio.errors import shorten
 from pillarbox.clients.transport import without_query
@@ -41,6 +41,25 @@ _DECIMAL = re.compile(r"[0-9]{1,30}(\.[0-9]{0,30})?([eE][+-]?[0-9]{1,3})?", re.A
 """A cost as a header may have it: no sign, and no word such as "nan"."""
 
 
+class _Stated(Mapping[str, "Price"]):
+    """A table without prices, for a service that states what each call costs. A value."""
+
+    def __getitem__(self, model: str) -> Price:
+        raise KeyError(model)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "Price.STATED"
+
+    def __reduce__(self) -> tuple[type[_Stated], tuple[()]]:
+        return _Stated, ()
+
+
 @naming_arguments
 @dataclass(frozen=True)
 class Price:
@@ -54,8 +73,14 @@ class Price:
         >>> Price(input=0.5, output=2.0).cost(1_000_000, 500_000)
         1.5
 
+    `prices=Price.STATED` is for a LiteLLM proxy, which states the cost of each call in its answer. Without a
+    table of prices such a cost counts anyway; this lets Spark take `Budget(max_cost=...)`, which it refuses
+    at the call where nothing says what calls cost. A call without a stated cost ends the job then.
+
     A value; any thread may use it. Raises TypeError and ValueError for a bad price.
     """
+
+    STATED: ClassVar[Mapping[str, Price]] = _Stated()
 
     input: float
     output: float | None = None
@@ -264,5 +289,8 @@ def check_prices(prices: object, model: str, *, needs_output: bool) -> None:
 
 def check_max_cost(max_cost: float | None, prices: Mapping[str, Price], how: str) -> None:
     """Raise ValueError for a bound on the cost where no price says it. how: what to give the client."""
-    if max_cost is not None and not prices:
-        raise ValueError(f"max_cost={max_cost!r}: needs to know what a call costs; give the client {how}")
+    if max_cost is not None and not prices and not isinstance(prices, _Stated):
+        raise ValueError(
+            f"max_cost={max_cost!r}: needs to know what a call costs; give the client {how}, or Price.STATED "
+            "for prices where a proxy states the cost in its answers"
+        )

@@ -50,7 +50,8 @@ class Rerank(Client):
     api: "vllm", "jina", "cohere", "voyage", "tei", or a `RerankLanguage`.
     max_documents: of one request; None for the service's limit. Longer lists go in several requests.
     key: a `Secret`, sent as a bearer token. prices: a `Price` by the name of the model, for services that
-        count tokens. body: more of the request's body. headers: more headers. http: options of the transport.
+        count tokens, or `Price.STATED`. body: more of the request's body. headers: more headers.
+    http: options of the transport.
 
         >>> from pillarbox import async_map
         >>> from pillarbox.clients import Rerank

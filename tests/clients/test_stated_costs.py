@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import pickle
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from pillarbox import Batch, Budget, PillarboxError, async_map
 from pillarbox.clients import Chat, Embeddings, Http, Price, Rerank
+from pillarbox.frames import ask
 from tests.clients.raw_service import RawRequest, RawService
 
 HEADER = "x-litellm-response-cost"
@@ -124,3 +127,34 @@ def test_prices_that_are_given_count_before_what_is_stated() -> None:
         results = async_map(ROWS, chat, capacity=1)
         assert list(results) == ["yes"] * 3
     assert results.statistics().cost == 9.0
+
+
+@pytest.mark.contract(
+    "A bound on the cost is taken in Spark and in frames where the client is told that costs are stated.",
+    convicts=["stated_costs_are_no_prices"],
+)
+def test_a_client_that_is_told_of_stated_costs_takes_a_bound_in_frames() -> None:
+    frame = pd.DataFrame(ROWS)
+
+    def asked(url: str, prices: Any) -> pd.DataFrame:
+        http = Http(proxy="direct", backend="aiohttp")
+        client = Chat(f"{url}/v1", "small", prompt="{text}", http=http, prices=prices)
+        client, bound = pickle.loads(pickle.dumps(client)), Budget(max_cost=0.25)
+        return ask(frame, client=client, into="answer", budget=bound, errors="null", capacity=1)
+
+    with service_of(["0.2"]) as service:
+        with pytest.raises(ValueError, match=r"max_cost=0.25: needs .* or Price.STATED"):
+            asked(service.url, {})
+        # The second call passes the bound, and is the last.
+        assert len(service.requests) == 0
+        found = asked(service.url, Price.STATED)
+        assert len(service.requests) == 2
+    assert found["answer"].notna().tolist() == [True, True, False]
+
+
+def test_vectors_and_ranks_take_a_bound_by_stated_costs_and_say_what_they_are() -> None:
+    texts = Embeddings("http://localhost:1/v1", "small").with_prices(Price.STATED)
+    ranks = Rerank("http://localhost:1/v1", "small", api="vllm", prices=Price.STATED)
+    for client in (texts, ranks):
+        client.check_budget(Budget(max_cost=1.0))
+        assert repr(pickle.loads(pickle.dumps(client)).prices) == "Price.STATED"
