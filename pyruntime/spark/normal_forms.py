@@ -528,10 +528,10 @@ def _check_elements(count: int) -> None:
 
 
 @functools.lru_cache(maxsize=8)
-def _even_offsets(rows: int, length: int) -> pa.Array:
+def _even_offsets(rows: int, length: int) -> pa.Buffer:
     """The offsets of so many lists of one length: those of nearly all blocks of a job."""
     _check_elements(rows * length)
-    return array_of_numpy(np.arange(rows + 1, dtype=np.int32) * np.int32(length))
+    return pa.py_buffer(np.arange(rows + 1, dtype=np.int32) * np.int32(length))
 
 
 class Vectors:
@@ -676,8 +676,12 @@ class Vectors:
         block = np.asarray(rows)
         if block.dtype not in self._direct:
             return None
-        offsets = _even_offsets(*block.shape)
-        return pa.ListArray.from_arrays(offsets, self._joined([block.ravel()]), type=self._list)
+        numbers = block.ravel()
+        # As it is, or brought into the type of the column.
+        elements = array_of_numpy(numbers) if block.dtype == self._dtype else self._joined([numbers])
+        return pa.Array.from_buffers(
+            self._list, len(block), [None, _even_offsets(*block.shape)], children=[elements]
+        )
 
     def together(self, values: list[Any]) -> pa.Array | None:
         """The column of NumPy arrays, or of long lists of floats, made at once.
