@@ -26,6 +26,7 @@ cdef extern from "pillarbox_vectors.h" namespace "pillarbox" nogil:
     cdef cppclass vectors_t:
         Buffer block
         long long tokens
+        cbool are_finite
 
 
 cdef extern from "pillarbox_http.h" namespace "pillarbox::http" nogil:

@@ -65,6 +65,11 @@ cdef class HttpRequest:
         return self.core.has_vectors
 
     @property
+    def are_finite(self):
+        """True if the vectors are those of finite numbers, read as float32."""
+        return self.core.vectors.are_finite
+
+    @property
     def tokens(self):
         """The number of tokens that came with the vectors, or None."""
         return None if self.core.vectors.tokens < 0 else self.core.vectors.tokens

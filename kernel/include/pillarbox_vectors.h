@@ -22,7 +22,30 @@ namespace pillarbox {
 struct vectors_t {
     Buffer block;              // the bytes of all vectors, one after the other
     std::int64_t tokens = -1;  // of the texts, as the service counted them; -1: it did not
+    bool are_finite = true;    // as numbers of 32 bits, all of them
 };
+
+// True if none of the numbers of 32 bits in these bytes is infinite or NaN, whose exponents are all ones. Asked for as
+// soon as they are written, while the processor has them at hand: later they come from memory once more.
+inline bool finite(const char* bytes, std::size_t nbytes) noexcept {
+    constexpr std::uint32_t EXPONENT = 0x7F800000u;
+    std::size_t at = 0;
+#ifdef PILLARBOX_WIDE_BASE64
+    const __m128i exponent = _mm_set1_epi32(static_cast<int>(EXPONENT));
+    __m128i odd = _mm_setzero_si128();
+    for (; at + sizeof(__m128i) <= nbytes; at += sizeof(__m128i)) {
+        const __m128i some = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + at));
+        odd = _mm_or_si128(odd, _mm_cmpeq_epi32(_mm_and_si128(some, exponent), exponent));
+    }
+    if (_mm_movemask_epi8(odd) != 0) return false;
+#endif
+    for (; at + sizeof(std::uint32_t) <= nbytes; at += sizeof(std::uint32_t)) {
+        std::uint32_t number = 0;
+        std::memcpy(&number, bytes + at, sizeof number);
+        if ((number & EXPONENT) == EXPONENT) return false;
+    }
+    return true;
+}
 
 namespace base64 {
 
@@ -205,7 +228,7 @@ private:
         bool has_vector = false;
         bool has_index = false;
         const bool is_read = members([&](const text_t& name) {
-            if (name.is("embedding")) return first(has_vector) && vector(place, count, found.block);
+            if (name.is("embedding")) return first(has_vector) && vector(place, count, found);
             if (!name.is("index")) return skip(0);
             std::int64_t index = -1;
             if (!first(has_index) || !number_or_null(index)) return false;
@@ -215,7 +238,8 @@ private:
         return is_read && has_vector;
     }
 
-    bool vector(std::size_t place, std::size_t count, Buffer& block) noexcept {
+    bool vector(std::size_t place, std::size_t count, vectors_t& found) noexcept {
+        Buffer& block = found.block;
         text_t text;
         // An escape is not base64.
         if (!string(text)) return false;
@@ -224,7 +248,10 @@ private:
         if (nbytes == 0 || nbytes > size_ / count) return false;
         if (place == 0 && !block.resize(nbytes * count)) return false;
         if (block.size() != nbytes * count) return false;
-        return base64::decode(text.start, text.length, block.data() + place * nbytes);
+        char* const to = block.data() + place * nbytes;
+        if (!base64::decode(text.start, text.length, to)) return false;
+        found.are_finite = found.are_finite && finite(to, nbytes);
+        return true;
     }
 
     bool usage(vectors_t& found) noexcept {

@@ -118,6 +118,7 @@ class _Learned:
     under which tasks agree on it, and how; None once that is done. tokens, characters: of all texts for
     which it counted. cost: of all requests. is_unknown: an answer had no count, and that was said.
     suggests: the operator was told how many rows to call with. stated: what the service says of costs.
+    finite: the last block, if its numbers are known to be finite, until it has been looked at.
     """
 
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
@@ -129,6 +130,7 @@ class _Learned:
     cost: float = 0.0
     is_unknown: bool = False
     suggests: bool = False
+    finite: Block | None = None
     stated: StatedCosts = field(default_factory=StatedCosts)
 
 
@@ -519,7 +521,8 @@ class Embeddings(EmbeddingPresets, Client):
                 call.bill_request(Usage(), 0.0, knows_cost=True)
             return np.empty((0, self.dimensions or 0), np.float32), errors
         whole = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-        for each in rows_not_finite(whole):
+        finite, self._learned.finite = self._learned.finite, None
+        for each in () if whole is finite else rows_not_finite(whole):
             errors[each] = AnswerError("the answer's vector has numbers that are not finite")
         return whole, errors
 
@@ -691,6 +694,7 @@ class Embeddings(EmbeddingPresets, Client):
             raise AnswerError(f"{without_query(url)}: {error}") from None
         sizes.accepted(texts, len(body))
         endpoint.counts_plainly = self._language.has_openai_form and vectors.counts_plainly
+        self._learned.finite = vectors.block if vectors.are_finite else None
         self._bill(call, url, response, texts, vectors.tokens, perf_counter() - began)
         return vectors
 
@@ -736,7 +740,8 @@ class Embeddings(EmbeddingPresets, Client):
 
     def _decoded(self, response: Response, texts: int, dtype: Any, encoding: str) -> Vectors:
         if response.vectors is not None:
-            return block_of_bytes(response.vectors.block, texts, dtype, response.vectors.tokens)
+            found = response.vectors
+            return block_of_bytes(found.block, texts, dtype, found.tokens, found.are_finite)
         return self._language.decode(response, texts, dtype, encoding)
 
     # -- addresses and headers -------------------------------------------------------------------------------

@@ -229,7 +229,9 @@ class LibcurlTransport:
                 raise error
             is_fresh = True
         if sent.has_vectors:
-            return Response(sent.status, _Headers(sent.head), b"", VectorBytes(sent, sent.tokens))
+            return Response(
+                sent.status, _Headers(sent.head), b"", VectorBytes(sent, sent.tokens, sent.are_finite)
+            )
         if not sent.has_other_coding:
             return Response(sent.status, _Headers(sent.head), sent.body)
         found = _Headers(sent.head)

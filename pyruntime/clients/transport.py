@@ -157,11 +157,12 @@ class VectorBytes(NamedTuple):
     """Vectors that the transport has read of an answer.
 
     block: a buffer of bytes, all vectors one after the other, which may be written to. tokens: of the texts,
-    as the service counted them; None where it did not.
+    as the service counted them; None where it did not. are_finite: read as float32, all numbers are.
     """
 
     block: Any
     tokens: int | None
+    are_finite: bool
 
 
 class Response(NamedTuple):

@@ -42,12 +42,14 @@ class Vectors(NamedTuple):
     """Vectors of one answer.
 
     block: shape (texts, dimensions), float32. tokens: of the texts, as the service counted them; None where
-    it did not. counts_plainly: a transport that reads vectors would have read the same count.
+    it did not. counts_plainly: a transport that reads vectors would have read the same count. are_finite: it
+    is known that all numbers are.
     """
 
     block: Block
     tokens: int | None
     counts_plainly: bool = True
+    are_finite: bool = False
 
 
 class _Found(NamedTuple):
@@ -232,9 +234,12 @@ def decode_bytes(body: bytes, texts: int, dtype: np.dtype[Any] = FLOAT32) -> Vec
     return block_of_bytes(bytearray(body), texts, dtype, None)
 
 
-def block_of_bytes(numbers: Any, texts: int, dtype: np.dtype[Any], tokens: int | None) -> Vectors:
+def block_of_bytes(
+    numbers: Any, texts: int, dtype: np.dtype[Any], tokens: int | None, are_finite: bool = False
+) -> Vectors:
     """The vectors whose bytes are in a buffer, one vector after the other; float32 is not copied.
 
+    are_finite: the numbers are known to be, as float32.
     Raises AnswerError.
     """
     length = memoryview(numbers).nbytes // texts
@@ -242,7 +247,8 @@ def block_of_bytes(numbers: Any, texts: int, dtype: np.dtype[Any], tokens: int |
         error = AnswerError(f"the answer's vectors have {length:,} bytes: not {dtype.name}")
         error.tokens = tokens
         raise error
-    return Vectors(_as_float32(np.frombuffer(numbers, dtype).reshape(texts, -1)), tokens)
+    block = _as_float32(np.frombuffer(numbers, dtype).reshape(texts, -1))
+    return Vectors(block, tokens, are_finite=are_finite and dtype == FLOAT32)
 
 
 def _ordered(vectors: list[Any], indices: list[Any] | None) -> list[Any]:

@@ -1,10 +1,13 @@
 // Answers with vectors, whole and damaged, through the reader of pillarbox_vectors.h: it finds what was written, and
 // reads nothing beyond the text, which a sanitizer sees.
+#include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "check.h"
 #include "pillarbox_vectors.h"
@@ -56,12 +59,36 @@ void compare_characters(std::mt19937& random) {
     }
 }
 
+// Each length, with an odd number at each place or none: as the library's own function says.
+void compare_numbers(std::mt19937& random) {
+    const float odd[] = {
+        std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+        std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::max(), -0.0f,
+        std::numeric_limits<float>::denorm_min(),
+    };
+    for (std::size_t length = 0; length < 21; ++length) {
+        for (std::size_t place = 0; place <= length; ++place) {
+            for (const float number : odd) {
+                std::vector<float> numbers;
+                bool are_finite = true;
+                for (std::size_t at = 0; at < length; ++at) {
+                    numbers.push_back(at == place ? number : static_cast<float>(random()));
+                    are_finite = are_finite && std::isfinite(numbers.back());
+                }
+                const auto* const bytes = reinterpret_cast<const char*>(numbers.data());
+                require(finite(bytes, length * sizeof(float)) == are_finite, "an odd number is not seen");
+            }
+        }
+    }
+}
+
 }  // namespace
 
 int main() {
     std::mt19937 random(20);
     std::string text;
     compare_characters(random);
+    compare_numbers(random);
     for (int turn = 0; turn < WHOLE; ++turn) {
         const std::size_t count = 1 + random() % 5;
         // Long ones are decoded many characters at a time, where the processor can.
@@ -81,6 +108,11 @@ int main() {
         require(read(text, count, found), "a whole answer is not read");
         require(std::string(found.block.data(), found.block.size()) == block, "the vectors are others");
         require(found.tokens == 12, "the tokens are others");
+        bool are_finite = true;
+        for (std::size_t place = 0; place < count; ++place) {
+            are_finite = are_finite && finite(block.data() + place * nbytes, nbytes);
+        }
+        require(found.are_finite == are_finite, "one of the vectors has an odd number, or none has");
         vectors_t other;
         require(!read(text, count + 1, other), "vectors are missing, and it reads on");
         if (count > 1) require(!read(text, count - 1, other), "vectors are too many, and it reads on");
