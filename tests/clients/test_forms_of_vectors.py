@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import math
 import threading
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
-from pillarbox import Errors, Retry
-from pillarbox.clients import Embeddings
+from pillarbox import Batch, Errors, Retry, async_map
+from pillarbox.clients import Embeddings, Http
 from pillarbox.clients.openai_api import AnswerError
 from pillarbox.clients.transport import HttpStatusError
+from tests.clients.raw_service import RawRequest, RawService, raw_answer
 from tests.clients.unit.raw_embeddings import Reply, answer, check, embedded, serving, vector_of
 
 TEXTS = [f"text {number}" for number in range(20)]
@@ -239,3 +244,28 @@ def test_a_number_that_float32_does_not_hold_is_the_rows_fault_alone() -> None:
         first, second, third = embedded(service.client(encoding="float"), TEXTS[:3], errors=ALL_FAIL)
     check([first, third], [TEXTS[0], TEXTS[2]])
     assert "not finite" in second.error.message
+
+
+@pytest.mark.contract(
+    "A vector with a number that is not finite fails its row alone, whatever else is in flight.",
+    convicts=["finite_by_another_answer", "infinite_numbers_pass"],
+)
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("backend", ["libcurl", "aiohttp"])
+def test_a_number_that_is_not_finite_fails_its_row_among_calls_in_flight(backend: Any, odd: float) -> None:
+    vector, spoilt = np.full(5, 0.5, np.float32), np.float32([0.5, 0.5, 0.5, odd, 0.5])
+    texts = [f"text {number}" for number in range(96)]
+
+    def answer(request: RawRequest) -> bytes:
+        asked = json.loads(request.body)["input"]
+        rows = [spoilt if text.endswith("7") else vector for text in asked]
+        data = [{"embedding": base64.b64encode(row.tobytes()).decode()} for row in rows]
+        body = json.dumps({"data": data, "usage": {"prompt_tokens": 9}}).encode()
+        return raw_answer(body, "application/json")
+
+    with RawService(answer) as service:
+        http = Http(proxy="direct", backend=backend)
+        client = Embeddings(f"{service.url}/v1", "m", encoding="base64", dimensions=5, http=http)
+        found = list(async_map(texts, client, batch=Batch(2), capacity=8, errors="column"))
+    assert [each.error is not None for each in found] == [text.endswith("7") for text in texts]
+    assert all(np.array_equal(each.result, vector) for each in found if each.error is None)
