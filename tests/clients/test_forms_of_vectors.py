@@ -252,20 +252,24 @@ def test_a_number_that_float32_does_not_hold_is_the_rows_fault_alone() -> None:
 )
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("backend", ["libcurl", "aiohttp"])
-def test_a_number_that_is_not_finite_fails_its_row_among_calls_in_flight(backend: Any, odd: float) -> None:
+@pytest.mark.parametrize("rows", [2, 6], ids=["a request", "three requests"])
+def test_a_number_that_is_not_finite_fails_its_row_among_calls_in_flight(
+    rows: int, backend: Any, odd: float
+) -> None:
     vector, spoilt = np.full(5, 0.5, np.float32), np.float32([0.5, 0.5, 0.5, odd, 0.5])
     texts = [f"text {number}" for number in range(96)]
 
     def answer(request: RawRequest) -> bytes:
         asked = json.loads(request.body)["input"]
-        rows = [spoilt if text.endswith("7") else vector for text in asked]
-        data = [{"embedding": base64.b64encode(row.tobytes()).decode()} for row in rows]
+        given = [spoilt if text.endswith("7") else vector for text in asked]
+        data = [{"embedding": base64.b64encode(each.tobytes()).decode()} for each in given]
         body = json.dumps({"data": data, "usage": {"prompt_tokens": 9}}).encode()
         return raw_answer(body, "application/json")
 
     with RawService(answer) as service:
         http = Http(proxy="direct", backend=backend)
-        client = Embeddings(f"{service.url}/v1", "m", encoding="base64", dimensions=5, http=http)
-        found = list(async_map(texts, client, batch=Batch(2), capacity=8, errors="column"))
+        options = {"encoding": "base64", "dimensions": 5, "max_texts": 2, "http": http}
+        client = Embeddings(f"{service.url}/v1", "m", **options)
+        found = list(async_map(texts, client, batch=Batch(rows), capacity=8, errors="column"))
     assert [each.error is not None for each in found] == [text.endswith("7") for text in texts]
     assert all(np.array_equal(each.result, vector) for each in found if each.error is None)
