@@ -226,7 +226,7 @@ def apart(pairs):
         >>> apart([("a", 1), ("b", 2)])
         (['a', 'b'], [1, 2])
 
-    pairs: a list or a tuple of tuples of two. Raises TypeError for another, and for what is no such tuple.
+    pairs: a list or a tuple of tuples of two. Raises TypeError for another, and for another element.
     """
     _check_sequence(pairs)
     cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(pairs), number
@@ -236,7 +236,7 @@ def apart(pairs):
     for number in range(count):
         each = <object>given[number]
         if not PyTuple_CheckExact(each) or PySequence_Fast_GET_SIZE(each) != 2:
-            raise TypeError(f"element {number} of {count} is no pair, but a {type(each).__name__}")
+            raise TypeError(f"element {number} of {count} must be a tuple of two, not a {type(each).__name__}")
         pair = PySequence_Fast_ITEMS(each)
         Py_XINCREF(pair[0])
         PyList_SET_ITEM(first, number, <object>pair[0])

@@ -124,6 +124,7 @@ def test_rows_that_time_out_in_the_pause_of_their_batch_are_not_called_again() -
     play(script)
 
 
+@pytest.mark.contract
 def test_a_row_that_times_out_while_its_batch_waits_for_a_slot_leaves_the_others_in_it() -> None:
     def reply(number: int, rows: list[int]) -> list[Any]:
         if number == 1:

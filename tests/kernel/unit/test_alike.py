@@ -233,6 +233,6 @@ def test_pairs_are_taken_apart(pairs: list[tuple[int, str]]) -> None:
 
 
 @pytest.mark.parametrize("wrong", [(1,), (1, 2, 3), [1, 2], "ab", None])
-def test_what_is_no_pair_is_refused(wrong: object) -> None:
-    with pytest.raises(TypeError, match="element 1 of 2 is no pair"):
+def test_other_elements_than_pairs_are_refused(wrong: object) -> None:
+    with pytest.raises(TypeError, match="element 1 of 2 must be a tuple of two"):
         apart([(1, 2), wrong])  # type: ignore[list-item]
