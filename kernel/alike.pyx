@@ -204,7 +204,10 @@ cdef class Slot:
             number += 1
 
     def put_each(self, objects, values):
-        """Put a value of its own into the slot of each. values: a list or a tuple of as many, or ValueError."""
+        """Put a value of its own into the slot of each.
+
+        values: a list or a tuple of as many. Raises ValueError for another number of them.
+        """
         cdef PyTypeObject* last = <PyTypeObject*>self.kind
         cdef Py_ssize_t number = 0
         _check_sequence(objects)
@@ -236,7 +239,8 @@ def apart(pairs):
     for number in range(count):
         each = <object>given[number]
         if not PyTuple_CheckExact(each) or PySequence_Fast_GET_SIZE(each) != 2:
-            raise TypeError(f"element {number} of {count} must be a tuple of two, not a {type(each).__name__}")
+            kind = type(each).__name__
+            raise TypeError(f"element {number} of {count} must be a tuple of two, not a {kind}")
         pair = PySequence_Fast_ITEMS(each)
         Py_XINCREF(pair[0])
         PyList_SET_ITEM(first, number, <object>pair[0])

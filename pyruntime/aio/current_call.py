@@ -69,7 +69,7 @@ class CurrentCall:
     def __init__(self, services: CallServices, calls: Sequence[Call]) -> None:
         self._services = services
         self._calls = calls
-        self._attempts = ATTEMPT.of(calls)
+        self._attempts: list[int] = ATTEMPT.of(calls)
         self._identity: str | None = None
 
     def __repr__(self) -> str:

@@ -432,6 +432,7 @@ class Chat(ChatPresets, Client):
             if not self.repairs:
                 error.usage = reply.usage
                 raise
+            assert reply.usage is not None
             invalid = AnswerInvalid(str(error), self.repairs, reply.usage, reply.value)
             invalid.form = walk.form
             raise invalid from None

@@ -259,7 +259,7 @@ class Prompt:
                     "itself is written as {{ or }}"
                 )
         self.names = tuple(dict.fromkeys(name for _, name, _, _ in pieces if name is not None))
-        self._text = text
+        self._text: str = text
 
     def filled(self, values: Mapping[str, Any]) -> str:
         """The text of a row: strings and numbers as they are, lists and records as JSON. Raises TypeError."""

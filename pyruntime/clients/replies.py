@@ -81,7 +81,8 @@ def text_of(choice: Mapping[str, Any], usage: Usage, enough_tokens: str) -> str 
     Raises the errors of this module, and LookupError, TypeError or AttributeError for what is not a choice.
     """
     message, reason = choice["message"], choice.get("finish_reason")
-    text, kinds = message.get("content"), {}
+    text: str | None = message.get("content")
+    kinds: dict[str, Any] = {}
     if type(text) is not str:
         text, kinds = _joined(text)
     kind, refusal = kind_of_finish(reason), message.get("refusal") or kinds.get("refusal")
