@@ -25,9 +25,28 @@ cdef extern from *:
     }
 
     static inline PyObject* pillarbox_new(PyTypeObject* kind) { return kind->tp_alloc(kind, 0); }
+
+    // Puts a value into a slot; the former one ends afterwards, as that may run any code. Without a GIL as Python
+    // itself does it: another thread may read the slot.
+    static inline void pillarbox_exchange(PyObject* owner, Py_ssize_t offset, PyObject* value) {
+        PyObject** const slot = reinterpret_cast<PyObject**>(reinterpret_cast<char*>(owner) + offset);
+        PyObject* former;
+        Py_XINCREF(value);
+    #ifdef Py_GIL_DISABLED
+        Py_BEGIN_CRITICAL_SECTION(owner);
+        former = *slot;
+        _Py_atomic_store_ptr_release(slot, value);
+        Py_END_CRITICAL_SECTION();
+    #else
+        former = *slot;
+        *slot = value;
+    #endif
+        Py_XDECREF(former);
+    }
     """
     Py_ssize_t pillarbox_offset(object descriptor)
     object pillarbox_new(PyTypeObject* kind)
+    void pillarbox_exchange(PyObject* owner, Py_ssize_t offset, PyObject* value)
 
 cdef extern from "Python.h":
     PyTypeObject* Py_TYPE(object)
@@ -35,7 +54,6 @@ cdef extern from "Python.h":
     Py_ssize_t PySequence_Fast_GET_SIZE(object)
     Py_ssize_t PyLong_AsSsize_t(object) except? -1
     void Py_XINCREF(PyObject*)
-    void Py_XDECREF(PyObject*)
 
 
 cdef inline PyObject** _at(PyObject* owner, Py_ssize_t offset) noexcept:
@@ -59,14 +77,6 @@ cdef inline int _check_kind(type kind, PyObject* each, PyTypeObject** last) exce
         if last[0] != <PyTypeObject*>kind and not PyType_IsSubtype(<type>last[0], kind):
             raise TypeError(f"must be objects of {kind.__name__}, not {type(<object>each).__name__}")
     return 0
-
-
-cdef inline void _exchange(PyObject* owner, Py_ssize_t offset, PyObject* value) noexcept:
-    """Put a value into a slot; the former one ends afterwards, as that may run any code."""
-    cdef PyObject* former = _at(owner, offset)[0]
-    Py_XINCREF(value)
-    _at(owner, offset)[0] = value
-    Py_XDECREF(former)
 
 
 cdef int _check_sequence(values) except -1:
@@ -153,7 +163,7 @@ cdef class Slot:
 
     Each method takes the objects as a list or a tuple, and raises TypeError for another, and where one of
     them is of another class; what stands before that one has been set then. While a method runs, no other
-    thread uses the objects.
+    thread sets the slots.
     """
 
     cdef type kind
@@ -200,7 +210,7 @@ cdef class Slot:
         # What the former value's end runs may change the list.
         while number < PySequence_Fast_GET_SIZE(objects):
             _check_kind(self.kind, PySequence_Fast_ITEMS(objects)[number], &last)
-            _exchange(PySequence_Fast_ITEMS(objects)[number], self.offset, <PyObject*>value)
+            pillarbox_exchange(PySequence_Fast_ITEMS(objects)[number], self.offset, <PyObject*>value)
             number += 1
 
     def put_each(self, objects, values):
@@ -216,7 +226,7 @@ cdef class Slot:
             raise ValueError(f"{len(values)} values for {len(objects)} objects: as many are needed")
         while number < PySequence_Fast_GET_SIZE(objects) and number < PySequence_Fast_GET_SIZE(values):
             _check_kind(self.kind, PySequence_Fast_ITEMS(objects)[number], &last)
-            _exchange(
+            pillarbox_exchange(
                 PySequence_Fast_ITEMS(objects)[number], self.offset, PySequence_Fast_ITEMS(values)[number]
             )
             number += 1

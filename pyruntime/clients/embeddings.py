@@ -34,7 +34,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from time import perf_counter
 from typing import Any, ClassVar, Literal, TypeAlias, cast
@@ -73,7 +72,7 @@ from pillarbox.clients.openai_api import (
     request_urls,
 )
 from pillarbox.clients.presets import EmbeddingPresets
-from pillarbox.clients.prices import Price, StatedCosts, check_max_cost, check_prices
+from pillarbox.clients.prices import Price, StatedCosts, check_max_cost, check_prices, table_of
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.texts import TextTooLong, empty_text, texts_of
 from pillarbox.clients.tokenizer_loading import told_tokenizer
@@ -270,7 +269,7 @@ class Embeddings(EmbeddingPresets, Client):
         `Price.STATED`. Any thread. Raises TypeError and ValueError.
         """
         check_prices(prices, self.model, needs_output=False)
-        return self._with(prices=copy(prices))
+        return self._with(prices=table_of(prices))
 
     def with_input(self, input_type: str | None = None, *, prefix: str | None = None) -> Embeddings:
         """Return the same client for texts of one use: queries or documents, which models tell apart.

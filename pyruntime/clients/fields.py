@@ -266,7 +266,8 @@ class Prompt:
         texts = {}
         for name in self.names:
             value = values[name]
-            texts[name] = value if type(value) is str else _prompted(name, value)
+            # The text itself: a class of texts, such as an enumeration, may have a form of its own.
+            texts[name] = value if type(value) is str else str.__str__(_prompted(name, value))
         return self._text.format_map(texts)
 
 

@@ -174,17 +174,7 @@ class LibcurlTransport:
         if url != self._way.asked:
             self._way = self._way_to(url)
         # The address and the headers are those of now: others may be the last ones when it runs.
-        asked = method, self._way, self._lines, body, vectors
-        return self._answered(*asked) if self._places is None else self._in_place(self._places, *asked)
-
-    async def _in_place(self, places: Places, method: str, way: _Way, *rest: Any) -> Response:
-        """The answer to one request, which waits until a connection may be had."""
-        place = places.of(way.host)
-        await place.acquire()
-        try:
-            return await self._answered(method, way, *rest)
-        finally:
-            place.release()
+        return self._answered(method, self._way, self._lines, body, vectors)
 
     async def _answered(
         self,
@@ -198,36 +188,43 @@ class LibcurlTransport:
 
         Raises the error of the last.
         """
-        is_fresh = False
-        while True:
-            future: asyncio.Future[None] = self._loop.create_future()
-            sent = self._thread.send(
-                future,
-                method.encode(),
-                way.url,
-                lines,
-                way.proxy,
-                body,
-                vectors,
-                is_fresh,
-                way.connect_to,
-            )
-            if not self._will_flush:
-                self._flush_soon()
-            try:
-                await future
-            except BaseException:
-                if not self._closed and not self._loop.is_closed():
-                    self._thread.cancel(sent)
-                    if not self._will_flush:
-                        self._flush_soon()
-                raise
-            if not sent.code:
-                break
-            error = await self._error_of(sent, way, body)
-            if is_fresh or self._closed or not isinstance(error, NotSent):
-                raise error
-            is_fresh = True
+        place = None if self._places is None else self._places.of(way.host)
+        if place is not None:
+            await place.acquire()
+        try:
+            is_fresh = False
+            while True:
+                future: asyncio.Future[None] = self._loop.create_future()
+                sent = self._thread.send(
+                    future,
+                    method.encode(),
+                    way.url,
+                    lines,
+                    way.proxy,
+                    body,
+                    vectors,
+                    is_fresh,
+                    way.connect_to,
+                )
+                if not self._will_flush:
+                    self._flush_soon()
+                try:
+                    await future
+                except BaseException:
+                    if not self._closed and not self._loop.is_closed():
+                        self._thread.cancel(sent)
+                        if not self._will_flush:
+                            self._flush_soon()
+                    raise
+                if not sent.code:
+                    break
+                error = await self._error_of(sent, way, body)
+                if is_fresh or self._closed or not isinstance(error, NotSent):
+                    raise error
+                is_fresh = True
+        finally:
+            if place is not None:
+                place.release()
         if sent.has_vectors:
             return Response(
                 sent.status, _Headers(sent.head), b"", VectorBytes(sent, sent.tokens, sent.are_finite)

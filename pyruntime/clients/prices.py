@@ -287,6 +287,11 @@ def check_prices(prices: object, model: str, *, needs_output: bool) -> None:
         raise ValueError(f"prices: has no price of model={model!r}, but of {', '.join(map(repr, prices))}")
 
 
+def table_of(prices: Mapping[str, Price]) -> Mapping[str, Price]:
+    """A copy of a table of prices; `Price.STATED` as it is."""
+    return prices if isinstance(prices, _Stated) else dict(prices)
+
+
 def check_max_cost(max_cost: float | None, prices: Mapping[str, Price], how: str) -> None:
     """Raise ValueError for a bound on the cost where no price says it. how: what to give the client."""
     if max_cost is not None and not prices and not isinstance(prices, _Stated):

@@ -139,6 +139,7 @@ RESPONSES = Spoken(
         "the call of a tool": _output({"type": "function_call", "name": "f", "arguments": "{}"}),
         "reasoning alone": _output({"type": "reasoning", "summary": []}),
         "does not answer": _output({"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}),
+        "parts of other kinds": _output({"type": "message", "content": [{"type": "output_text"}]}),
     },
     errors=(
         *OPENAI.errors,
@@ -199,6 +200,7 @@ ANTHROPIC = Spoken(
     others={
         "the call of a tool": _blocks("tool_use", {"type": "tool_use", "name": "mine", "input": {}}),
         "reasoning alone": _blocks("end_turn", {"type": "thinking", "thinking": "Hm."}),
+        "parts of other kinds": _blocks("end_turn", {"type": "text"}),
     },
     errors=(
         (429, "OVERLOADED", _anthropic_error("rate_limit_error")),

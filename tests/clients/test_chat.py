@@ -96,6 +96,18 @@ def test_a_prompt_has_the_fields_of_its_row_in_their_places() -> None:
     assert "response_format" not in service.requests[0]
 
 
+class Mood(str, Enum):
+    """A text whose form is not the text."""
+
+    GOOD = "good"
+
+
+@pytest.mark.contract("A prompt has the text of a value of a class of texts, as of an enumeration.")
+def test_the_text_of_an_enumeration_stands_in_a_prompt() -> None:
+    service = ChatService(answer=lambda messages: messages[-1]["content"])
+    assert ask(service, [{"a": Mood.GOOD}], prompt="{a} {{a}}") == ["good {a}"]
+
+
 @pytest.mark.contract
 def test_a_row_with_a_null_in_the_prompt_gives_none_and_is_not_sent() -> None:
     service = ChatService()

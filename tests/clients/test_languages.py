@@ -111,6 +111,29 @@ def test_a_reply_that_is_not_an_answer_is_final_and_told_as_what_it_is(language:
         assert len(service.requests) == 1
 
 
+LONE = {
+    "openai": lambda text: {"choices": [{"message": {"content": text}, "finish_reason": "stop"}]},
+    "responses": lambda text: {
+        "status": "completed",
+        "output": [{"type": "message", "content": [{"type": "output_text", "text": text}]}],
+    },
+    "anthropic": lambda text: {"content": [{"type": "text", "text": text}], "stop_reason": "end_turn"},
+    "gemini": lambda text: {
+        "candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}],
+    },
+}
+"""Replies of one text, and nothing beside it."""
+
+
+@pytest.mark.contract("In every language a reply of one text alone is that text, and one of blanks is none.")
+@each_language
+def test_a_reply_of_one_text_is_that_text(language: str) -> None:
+    with RawService(replying(LONE[language]("good é"))) as service:
+        assert list(async_map([ROW], chat(service.url, language))) == ["good é"]
+    failed, _ = failure(language, LONE[language](None))
+    assert "text" in str(failed) or "is not a chat completion" in str(failed)
+
+
 @each_language
 def test_a_reason_that_is_not_known_to_be_good_is_a_failed_attempt(language: str) -> None:
     spoken = SPOKEN[language]

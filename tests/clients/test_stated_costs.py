@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 from collections.abc import Iterator, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -158,3 +159,10 @@ def test_vectors_and_ranks_take_a_bound_by_stated_costs_and_say_what_they_are() 
     for client in (texts, ranks):
         client.check_budget(Budget(max_cost=1.0))
         assert repr(pickle.loads(pickle.dumps(client)).prices) == "Price.STATED"
+
+
+def test_any_mapping_is_a_table_of_prices() -> None:
+    prices = {"small": Price(1.0)}
+    texts = Embeddings("http://localhost:1/v1", "small").with_prices(MappingProxyType(prices))
+    prices.clear()
+    assert pickle.loads(pickle.dumps(texts)).prices == {"small": Price(1.0)}

@@ -33,7 +33,7 @@ class BatchExecution(Execution):
         """Those of its calls that wait for it."""
         calls = self.calls
         if EXECUTION.holds(calls, self):
-            return calls
+            return calls[:]
         return [call for call in calls if call.execution is self]
 
     def began(self) -> float:

@@ -60,7 +60,7 @@ class Anthropic(Language):
     def choice(self, reply: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `Language.choice`."""
         blocks = reply["content"]
-        if len(blocks) == 1 and blocks[0]["type"] == "text" and type(text := blocks[0]["text"]) is str:
+        if len(blocks) == 1 and blocks[0]["type"] == "text" and type(text := blocks[0].get("text")) is str:
             return {"message": {"content": text}, "finish_reason": reply.get("stop_reason")}
         tools = [block for block in blocks if block["type"] == "tool_use"]
         content = [block for block in blocks if block["type"] != "tool_use"]

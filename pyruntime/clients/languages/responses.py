@@ -53,7 +53,7 @@ class Responses(Language):
         reason = (reply.get("incomplete_details") or NO_FIELDS).get("reason") or reply.get("status")
         if len(items) == 1 and items[0]["type"] == "message" and len(items[0]["content"]) == 1:
             part = items[0]["content"][0]
-            if part["type"] == "output_text" and type(text := part["text"]) is str:
+            if part["type"] == "output_text" and type(text := part.get("text")) is str:
                 return {"message": {"content": text}, "finish_reason": reason}
         parts = [part for item in items if item["type"] == "message" for part in item["content"]]
         message = {

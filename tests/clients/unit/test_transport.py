@@ -297,6 +297,35 @@ def test_a_cancelled_request_ends_and_leaves_the_transport_usable(serve: Any, ba
     run(test)
 
 
+def test_an_answer_that_is_decoded_holds_no_connection(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pillarbox.clients import libcurl_transport
+
+    async def test() -> None:
+        both = asyncio.Event()
+        arrived = 0
+
+        async def answer(request: web.Request) -> web.Response:
+            nonlocal arrived
+            arrived += 1
+            if arrived == 2:
+                both.set()
+            twice = gzip.compress(gzip.compress(b"whole"))
+            return web.Response(body=twice, headers={"Content-Encoding": "gzip, gzip"})
+
+        async def decoded_later(body: bytes, codings: str, most: int) -> bytes:
+            # The second request is sent while the first answer is decoded.
+            await both.wait()
+            return await decoded(body, codings, most)
+
+        decoded = libcurl_transport.decoded
+        monkeypatch.setattr(libcurl_transport, "decoded", decoded_later)
+        async with serve(answer) as url, opened(Http(backend="libcurl", connections=1)) as transport:
+            some = asyncio.gather(*(transport.request("GET", url, headers={}) for _ in range(2)))
+            assert [each.body for each in await asyncio.wait_for(some, 60.0)] == [b"whole"] * 2
+
+    run(test)
+
+
 def test_closing_fails_the_requests_in_flight(serve: Any, backend: Backend) -> None:
     async def test() -> None:
         arrived = asyncio.Event()
