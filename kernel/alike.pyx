@@ -26,8 +26,8 @@ cdef extern from *:
 
     static inline PyObject* pillarbox_new(PyTypeObject* kind) { return kind->tp_alloc(kind, 0); }
 
-    // Puts a value into a slot; the former one ends afterwards, as that may run any code. Without a GIL as Python
-    // itself does it: another thread may read the slot.
+    // Puts a value into a slot; the former one ends afterwards, as that may run any code. Without a GIL as
+    // Python itself does it: another thread may read the slot.
     static inline void pillarbox_exchange(PyObject* owner, Py_ssize_t offset, PyObject* value) {
         PyObject** const slot = reinterpret_cast<PyObject**>(reinterpret_cast<char*>(owner) + offset);
         PyObject* former;
