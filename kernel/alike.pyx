@@ -114,7 +114,9 @@ cdef class Copier:
                 if offset >= 0 and offset != self.varying:
                     self.others.push_back(offset)
         cdef Py_ssize_t size = <Py_ssize_t>(sizeof(PyObject) + (self.others.size() + 1) * sizeof(void*))
-        if kind.__basicsize__ != size or kind.__itemsize__ or kind.__dictoffset__:
+        # A place for weak references lies in front of the object from Python 3.12 on, and counts for no size.
+        is_larger = kind.__basicsize__ != size or kind.__itemsize__
+        if is_larger or kind.__dictoffset__ or kind.__weakrefoffset__:
             raise TypeError(f"{kind.__name__} has more than slots: a dict, weak references, or a base of C")
 
     def __call__(self, prototype, values):
