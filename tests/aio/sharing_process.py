@@ -68,7 +68,8 @@ def fork(location: str, calls: str, task: int, last: int) -> int:
 def main(location: str, calls: str, *killed: str) -> None:
     tasks = {task: fork(location, calls, task, LAST if str(task) in killed else 0) for task in range(TASKS)}
     for task in map(int, killed):
-        assert os.waitstatus_to_exitcode(os.waitpid(tasks[task], 0)[1]) == -signal.SIGKILL
+        ended = os.waitstatus_to_exitcode(os.waitpid(tasks[task], 0)[1])
+        assert ended == -signal.SIGKILL, f"task {task} was not killed, but ended with {ended}"
         tasks[task] = fork(location, calls, task, 0)
     for process in tasks.values():
         assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
