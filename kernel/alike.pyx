@@ -176,7 +176,7 @@ cdef class Slot:
         self.offset = _offset_of(kind, name)
 
     def of(self, objects):
-        """Return the list of what they have in the slot. Raises AttributeError where one has nothing."""
+        """Return the list of the values of the slot. Raises AttributeError where it is empty."""
         _check_sequence(objects)
         cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(objects), number
         cdef PyObject** given = PySequence_Fast_ITEMS(objects)

@@ -43,13 +43,9 @@ class AiCalls:
 
     def ended(self, usage: Usage, seconds: float, call: Call) -> None:
         """Count a call that gave a result, and took so long."""
-        meter = self._meter
-        if meter is None:
-            if not self._counts(usage):
-                return
-            meter = self._meter
-        meter.ended(usage, seconds, call)
-        self.span_share = meter.span_share
+        if self._meter is not None or self._counts(usage):
+            self._meter.ended(usage, seconds, call)
+            self.span_share = self._meter.span_share
 
     def failed(self, usage: Usage | None, seconds: float, call: Call, error: BaseException) -> None:
         """Count a call that failed; usage: None where the error says nothing of it."""

@@ -155,11 +155,11 @@ class GenAiMeter:
 
     def ended(self, usage: Usage, seconds: float, call: Call, error: str = "") -> None:
         """Count a call that took so long. error: the name of the type of the one that it failed with."""
-        key = usage.operation, usage.provider, usage.model, error
         if usage.operation is None:
             return
         if not error:
             self._names = usage
+        key = usage.operation, usage.provider, usage.model, error
         took, asked, answered = self._values.get(key) or self._new_values(key)
         took.append(seconds)
         if usage.input_tokens:

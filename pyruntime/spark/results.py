@@ -437,7 +437,7 @@ class RowEncoder:
 
 
 OFFSET_BYTES = 4
-"""Of a list of Arrow."""
+"""Bytes of the offset that a column of Arrow has for each list."""
 _ROWS: frozenset[type] = frozenset({dict, list, tuple, Failed})
 
 

@@ -125,7 +125,9 @@ LONE = {
 """Replies of one text, and nothing beside it."""
 
 
-@pytest.mark.contract("In every language a reply of one text alone is that text, and one of blanks is none.")
+@pytest.mark.contract(
+    "In every language a reply of one text alone is that text, and one without a text is refused."
+)
 @each_language
 def test_a_reply_of_one_text_is_that_text(language: str) -> None:
     with RawService(replying(LONE[language]("good é"))) as service:
