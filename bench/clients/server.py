@@ -1,8 +1,8 @@
 """A raw HTTP server on loopback that costs next to nothing, so that the client is measured.
 
-`python -m bench.clients.server` prints its port, and ends when its input does. It knows just
-enough of HTTP/1.1 for clients that are sound: a request line, a content length, kept connections. Answers are
-built once:
+`python -m bench.clients.server` prints its port, and ends when its input does; with `--service-ms 20` each
+answer takes that long, as that of a model does. It knows just enough of HTTP/1.1 for clients that are sound:
+a request line, a content length, kept connections. Answers are built once:
 
 - `GET /lookup/7` gives `{"id": 7, ...}` of about 100 bytes;
 - `POST .../chat/completions` gives for the question "Row 7" `{"id": 7, ...}` as a reply;
@@ -12,6 +12,7 @@ built once:
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import base64
 import json
@@ -19,7 +20,8 @@ import random
 import struct
 import subprocess
 import sys
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from types import TracebackType
 from typing import Any
 
@@ -88,7 +90,10 @@ def chat_answer(row: bytes) -> bytes:
 
 
 class RawHttp(asyncio.Protocol):
-    """One connection."""
+    """One connection. service_s: seconds until an answer is sent."""
+
+    def __init__(self, service_s: float = 0.0) -> None:
+        self._service_s = service_s
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -112,7 +117,11 @@ class RawHttp(asyncio.Protocol):
 
     def respond(self, head: bytes, body: bytes) -> None:
         """Send the answer to a request."""
-        self._transport.write(self._answer_to(head, body))
+        answer = self._answer_to(head, body)
+        if self._service_s:
+            asyncio.get_running_loop().call_later(self._service_s, self._transport.write, answer)
+        else:
+            self._transport.write(answer)
 
     def _answer_to(self, head: bytes, body: bytes) -> bytes:
         path = head.split(b" ", 2)[1]
@@ -128,9 +137,16 @@ class RawHttp(asyncio.Protocol):
 
 
 class RawServer:
-    """The server's process, as a context manager; `url` is where it answers."""
+    """The server's process, as a context manager; `url` is where it answers.
 
-    command = ("-m", "bench.clients.server")
+    service_ms: milliseconds that each answer takes.
+    """
+
+    command: Sequence[str] = ("-m", "bench.clients.server")
+
+    def __init__(self, service_ms: float = 0.0) -> None:
+        if service_ms:
+            self.command = (*self.command, "--service-ms", str(service_ms))
 
     def __enter__(self) -> RawServer:
         self._process = subprocess.Popen(
@@ -151,7 +167,7 @@ class RawServer:
         self._process.communicate(timeout=20)
 
 
-async def serve(protocol: type[RawHttp]) -> None:
+async def serve(protocol: Callable[[], asyncio.Protocol]) -> None:
     """Serve on a free port, print it, and end when the input does."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(protocol, "127.0.0.1", 0)
@@ -163,5 +179,7 @@ async def serve(protocol: type[RawHttp]) -> None:
 if __name__ == "__main__":
     import uvloop
 
+    parser = argparse.ArgumentParser(prog="python -m bench.clients.server", description=__doc__)
+    parser.add_argument("--service-ms", type=float, default=0.0)
     uvloop.install()
-    asyncio.run(serve(RawHttp))
+    asyncio.run(serve(partial(RawHttp, parser.parse_args().service_ms / 1e3)))

@@ -365,6 +365,12 @@ class Embeddings(EmbeddingPresets, Client):
         """True if nothing but the first answer says how long the vectors are."""
         return self.dimensions is None
 
+    @property
+    def gives_new_memory(self) -> bool:
+        """True if each block is in memory that was made for it and that nobody else holds."""
+        # A derived class may have kept what it gives.
+        return type(self).__call__ is Embeddings.__call__
+
     def agree_on_length(self, name: str, agree: Callable[[int], Awaitable[int]]) -> None:
         """Have the first vectors told to `agree`, which gives the length that holds for all tasks of a job.
 

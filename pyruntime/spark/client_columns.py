@@ -251,6 +251,11 @@ class AroundClient:
         """True if tasks have to agree on the length of the client's vectors."""
         return getattr(self._client, "agrees_on_length", False)
 
+    @property
+    def gives_new_memory(self) -> bool:
+        """True if the client says that nobody else holds the memory of what it gives."""
+        return getattr(self._client, "gives_new_memory", False)
+
     def check_on_driver(self) -> None:
         """Raise what the client lacks here, if it says that."""
         check_on_driver(self._client)

@@ -17,8 +17,9 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from importlib import import_module
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -48,11 +49,21 @@ class Taken(NamedTuple):
     """A table of the user, as Arrow's, and the way back.
 
     build: makes one of the user's kind of the columns `kept` of the rows at some positions (None: all rows,
-    in their order) and of the columns of another table beside them.
+    in their order) and of the columns of another table beside them. is_new: nobody else holds the memory of
+    that table.
     """
 
     table: pa.Table
-    build: Callable[[list[str], Positions | None, pa.Table], Any]
+    build: Build
+
+
+class Build(Protocol):
+    """Makes a table of the user's kind."""
+
+    def __call__(
+        self, kept: list[str], positions: Positions | None, new: pa.Table, *, is_new: bool = False
+    ) -> Any:
+        """See `Taken`."""
 
 
 def taken(frame: Any) -> Taken | None:
@@ -95,7 +106,9 @@ def _of_pandas(frame: Any) -> Taken:
     if not names and len(frame):
         raise ValueError(f"df: has {len(frame):,} rows and no columns; give it one, as by df.reset_index()")
 
-    def build(kept: list[str], positions: Positions | None, new: pa.Table) -> Any:
+    def build(
+        kept: list[str], positions: Positions | None, new: pa.Table, *, is_new: bool = False
+    ) -> Any:
         made = frame.iloc[:, [*map(names.index, kept)]]
         made = made.copy() if positions is None else made.iloc[positions].copy()
         levels = frame.columns.nlevels
@@ -103,7 +116,7 @@ def _of_pandas(frame: Any) -> Taken:
             # These take a name that looks like a time for one, and so for columns that are kept.
             made.columns = made.columns.astype(object)
         for name, column in zip(new.schema.names, new.columns, strict=True):
-            vectors = _vectors_of(column)
+            vectors = _vectors_of(column, is_new=is_new)
             place = name if levels == 1 else (name, *[""] * (levels - 1))
             made[place] = column.to_pandas().array if vectors is None else vectors
         return made
@@ -115,35 +128,50 @@ def _of_pandas(frame: Any) -> Taken:
     return Taken(pa.Table.from_pandas(dense, preserve_index=False), build)
 
 
-def _vectors_of(column: pa.ChunkedArray) -> npt.NDArray[np.object_] | None:
+def _vectors_of(column: pa.ChunkedArray, *, is_new: bool) -> npt.NDArray[np.object_] | None:
     """Arrays of numpy, which may be written, of a column of lists of numbers; None for any other column.
 
-    None for a list that is null. As `to_pandas` has them, which looks at each number for a null.
+    None for a list that is null. As `to_pandas` has them, which looks at each number for a null. is_new: the
+    memory of the numbers was made for these rows, and nobody else has it; it is not copied then.
     """
-    kind = column.type
-    if not pa.types.is_list(kind):
+    if not pa.types.is_list(column.type):
         return None
-    made = np.empty(len(column), np.object_)
-    begin = 0
+    parts: list[_Lists] = []
     for chunk in column.chunks:
         found = numpy_of(chunk.values)
         if found is None or chunk.values.null_count:
             return None
         offsets = np.asarray(numpy_of(chunk.offsets))
-        # Rows that are equal may share their memory, and the memory may be that of a file.
-        numbers = found[offsets[0] : offsets[-1]].copy()
-        lengths = np.diff(offsets)
-        vectors: Iterable[Any]
-        if not chunk.null_count and (lengths == lengths[:1]).all():
-            vectors = numbers.reshape(len(chunk), -1) if len(chunk) else ()
-        else:
-            parts = np.split(numbers, offsets[1:-1] - offsets[0])
-            valid = chunk.is_valid().to_pylist()
-            vectors = [part if is_valid else None for part, is_valid in zip(parts, valid, strict=True)]
-        for place, vector in enumerate(vectors, begin):
-            made[place] = vector
-        begin += len(chunk)
-    return made
+        valid = chunk.is_valid().to_pylist() if chunk.null_count else None
+        parts.append(_Lists(found[offsets[0] : offsets[-1]], offsets - offsets[0], valid))
+    # Memory that may not be written is that of a file or of a text; rows that are equal may share theirs.
+    may_keep = is_new and not _overlap([part.numbers for part in parts])
+    vectors = chain.from_iterable(part.arrays(copy=not may_keep) for part in parts)
+    return np.fromiter(vectors, np.object_, len(column))
+
+
+class _Lists(NamedTuple):
+    """Lists of numbers in one array, by where each begins and the last one ends; valid: None for all."""
+
+    numbers: npt.NDArray[Any]
+    offsets: npt.NDArray[Any]
+    valid: list[bool] | None
+
+    def arrays(self, *, copy: bool) -> Iterable[Any]:
+        """An array for each list, None for one that is null."""
+        numbers = self.numbers.copy() if copy or not self.numbers.flags.writeable else self.numbers
+        lengths = self.offsets[1:] - self.offsets[:-1]
+        if self.valid is None and (lengths == lengths[:1]).all():
+            return numbers.reshape(len(lengths), -1) if len(lengths) else ()
+        parts = np.split(numbers, self.offsets[1:-1])
+        valid = self.valid or [True] * len(lengths)
+        return [part if is_valid else None for part, is_valid in zip(parts, valid, strict=True)]
+
+
+def _overlap(arrays: Sequence[npt.NDArray[Any]]) -> bool:
+    """True if two arrays share memory."""
+    spans = sorted((each.ctypes.data, each.nbytes) for each in arrays if each.nbytes)
+    return any(begin + size > after for (begin, size), (after, _) in pairwise(spans))
 
 
 def _of_polars(frame: Any) -> Taken:
@@ -151,7 +179,9 @@ def _of_polars(frame: Any) -> Taken:
         if str(kind) == "Object":
             raise TypeError(f"df: column {name!r} has objects of Python, which Arrow cannot take")
 
-    def build(kept: list[str], positions: Positions | None, new: pa.Table) -> Any:
+    def build(
+        kept: list[str], positions: Positions | None, new: pa.Table, *, is_new: bool = False
+    ) -> Any:
         columns = import_module("polars").from_arrow(new)
         if not kept:
             return columns
@@ -162,7 +192,9 @@ def _of_polars(frame: Any) -> Taken:
 
 
 def _of_arrow(table: pa.Table, restore: Callable[[pa.Table], Any]) -> Taken:
-    def build(kept: list[str], positions: Positions | None, new: pa.Table) -> Any:
+    def build(
+        kept: list[str], positions: Positions | None, new: pa.Table, *, is_new: bool = False
+    ) -> Any:
         made = table.select(kept)
         if positions is not None:
             made = rows_at(made, positions)
@@ -224,6 +256,8 @@ class LocalFrame:
 
         In the kind of the frame. results, errors: as of `MapTask`. Blocks. Raises the errors of the job.
         """
+        # Of functions in a chain, results of the last one stand in the columns.
+        is_new = getattr(plans[-1].fn, "gives_new_memory", False) is True
         with collected_rarely():
             task = _LocalTask(plans, results, [ROW], errors, skips=False)
             made = [*task.run(iter(self._batches))]
@@ -235,7 +269,8 @@ class LocalFrame:
             found = pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in made)])
             positions = np.asarray(numpy_of(found.column(ROW).combine_chunks()), np.int64)
             is_whole = np.array_equal(positions, np.arange(self.rows))
-            return self._build(kept, None if is_whole else positions, found.select(schema.names[1:]))
+            new = found.select(schema.names[1:])
+            return self._build(kept, None if is_whole else positions, new, is_new=is_new)
 
     def watched(self, label: str) -> AbstractContextManager[Any]:
         """Return a `Progress` of a job over these rows."""

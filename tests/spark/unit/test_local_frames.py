@@ -7,6 +7,7 @@ import datetime
 import gc
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,14 @@ import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from pillarbox import Batch, Budget, CallFailed, Ledger, Options, Step
 from pillarbox.clients import Chat, Embeddings, HttpLookup
 from pillarbox.frames import add_methods, ask, async_map, embed_text, lookup
+from pillarbox.spark import local_frame
 from pillarbox.testing import serve
 
 COLUMNS: dict[str, list[Any]] = {"id": [3, 1, 2], "text": ["c", None, "b"]}
@@ -250,6 +253,76 @@ def test_vectors_of_equal_rows_may_be_written_apart() -> None:
     assert [each.tolist() for each in whole["vector"]] == [[1.0, 2.0]] * 2 + [[0.5] * 3, [], [1.0, 2.0]]
     assert [each.tolist() for each in even["vector"]] == [[1.0, 2.0]] * 3
     assert made["vector"][0].dtype == "float32" and even["vector"][0].dtype == "float64"
+
+
+@pytest.mark.contract(
+    "Who writes a vector of an embedding service in a frame of pandas writes no other one, nor the ledger.",
+    convicts=["vectors_of_equal_texts_share_memory", "vectors_of_the_ledger_read_only"],
+)
+def test_vectors_of_a_service_may_be_written_apart(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"text": ["a", "b", "b", "c", "a", "b", "d"]})
+    options = Options(dedupe=True, ledger=Ledger(tmp_path, uid="v1", run="1"))
+    with serve(dimensions=4) as service:
+        client = Embeddings(service.url, "any-model", max_texts=2)
+        for _ in ("asked", "found"):
+            made = embed_text(frame, "text", into="vector", client=client, options=options)
+            right = {text: each.tolist() for text, each in zip(made["text"], made["vector"], strict=True)}
+            for place, vector in enumerate(made["vector"]):
+                assert vector.tolist() == right[made["text"][place]]
+                vector[:] = place
+
+
+class Table:
+    """A client that gives views of what it has."""
+
+    def __init__(self) -> None:
+        self.kept = np.ones((8, 4), np.float32)
+
+    async def __call__(self, texts: list[str]) -> Any:
+        return self.kept[: len(texts)]
+
+
+class Remembering(Embeddings):
+    """A client that keeps what it gives."""
+
+    async def __call__(self, texts: Any) -> Any:
+        found: Any = await super().__call__(texts)
+        KEPT.append(found)
+        return found
+
+
+KEPT: list[Any] = []
+
+
+@pytest.mark.contract(
+    "Who writes a vector in a frame of pandas writes nothing that the user's function has kept.",
+    convicts=["vectors_of_functions_not_copied"],
+)
+def test_vectors_that_a_function_has_kept_are_copied() -> None:
+    frame, table = pd.DataFrame({"text": ["a", "b"]}), Table()
+    batch = Options(batch=Batch(2))
+    for vector in embed_text(frame, "text", into="vector", client=table, options=batch)["vector"]:
+        vector[:] = 9.0
+    assert (table.kept == 1.0).all()
+    with serve(dimensions=4) as service:
+        client = Remembering(service.url, "any-model")
+        for vector in embed_text(frame, "text", into="vector", client=client)["vector"]:
+            vector[:] = 9.0
+    assert not any((each == 9.0).any() for each in KEPT)
+
+
+@pytest.mark.contract(
+    "Vectors of an embedding service are not copied into a frame of pandas.", convicts=["new_vectors_copied"]
+)
+def test_vectors_that_are_new_are_not_copied() -> None:
+    frame = pd.DataFrame({"text": [f"text {number}" for number in range(64)]})
+    with serve(dimensions=256) as service:
+        tracemalloc.start()
+        made = embed_text(frame, "text", into="vector", client=Embeddings(service.url, "any-model"))
+        traces = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, local_frame.__file__)])
+        tracemalloc.stop()
+    allocated = sum(each.size for each in traces.statistics("filename"))
+    assert allocated < sum(each.nbytes for each in made["vector"]) // 2
 
 
 @pytest.mark.contract(
