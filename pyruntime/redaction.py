@@ -381,7 +381,12 @@ def redacted(text: str) -> str:
     shown = _without_assigned(text, low)
     if may_have_key:
         shown = _without_near(shown, low if shown is text else _lowered(shown))
-    return visible(shown)
+    if shown != text and ("://" in low or ":\\/\\/" in low):
+        # What was taken out may have been a port, and without one the rest may be part of a password.
+        shown = _URL.sub(_masked_url, shown)
+    plain = visible(shown)
+    # An escape is text, by which a rule may find more than by its character; and the other way round.
+    return plain if plain == shown else redacted(plain)
 
 
 def _lowered(text: str) -> str:

@@ -106,9 +106,7 @@ def _of_pandas(frame: Any) -> Taken:
     if not names and len(frame):
         raise ValueError(f"df: has {len(frame):,} rows and no columns; give it one, as by df.reset_index()")
 
-    def build(
-        kept: list[str], positions: Positions | None, new: pa.Table, *, is_new: bool = False
-    ) -> Any:
+    def build(kept: list[str], positions: Positions | None, new: pa.Table, *, is_new: bool = False) -> Any:
         made = frame.iloc[:, [*map(names.index, kept)]]
         made = made.copy() if positions is None else made.iloc[positions].copy()
         levels = frame.columns.nlevels
@@ -179,9 +177,7 @@ def _of_polars(frame: Any) -> Taken:
         if str(kind) == "Object":
             raise TypeError(f"df: column {name!r} has objects of Python, which Arrow cannot take")
 
-    def build(
-        kept: list[str], positions: Positions | None, new: pa.Table, *, is_new: bool = False
-    ) -> Any:
+    def build(kept: list[str], positions: Positions | None, new: pa.Table, *, is_new: bool = False) -> Any:
         columns = import_module("polars").from_arrow(new)
         if not kept:
             return columns
@@ -192,9 +188,7 @@ def _of_polars(frame: Any) -> Taken:
 
 
 def _of_arrow(table: pa.Table, restore: Callable[[pa.Table], Any]) -> Taken:
-    def build(
-        kept: list[str], positions: Positions | None, new: pa.Table, *, is_new: bool = False
-    ) -> Any:
+    def build(kept: list[str], positions: Positions | None, new: pa.Table, *, is_new: bool = False) -> Any:
         made = table.select(kept)
         if positions is not None:
             made = rows_at(made, positions)

@@ -7,7 +7,7 @@ import re
 import string
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pillarbox.redaction import MASK, redacted, shown_address
@@ -134,6 +134,9 @@ PIECES = st.one_of(
 
 @settings(max_examples=examples(500), deadline=None)
 @given(st.lists(PIECES, max_size=8).map("".join))
+@example("postgresql://me:pw@db.example:5432/peoplesk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD")
+@example("postgresql://me:Tr0ub4dor@db.example:5432/people?0\r")
+@example("\x1f://what?")
 def test_redacting_twice_is_redacting_once(text: str) -> None:
     once = redacted(text)
     assert redacted(once) == once
