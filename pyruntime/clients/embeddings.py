@@ -367,7 +367,7 @@ class Embeddings(EmbeddingPresets, Client):
 
     @property
     def gives_new_memory(self) -> bool:
-        """True if each block is in memory that was made for it and that nobody else holds."""
+        """True if each block is in memory of its own, which the client does not keep."""
         # A derived class may have kept what it gives.
         return type(self).__call__ is Embeddings.__call__
 

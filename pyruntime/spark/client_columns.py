@@ -253,7 +253,7 @@ class AroundClient:
 
     @property
     def gives_new_memory(self) -> bool:
-        """True if the client says that nobody else holds the memory of what it gives."""
+        """True if the client says that it keeps no reference to the memory of what it gives."""
         return getattr(self._client, "gives_new_memory", False)
 
     def check_on_driver(self) -> None:

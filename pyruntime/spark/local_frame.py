@@ -49,7 +49,7 @@ class Taken(NamedTuple):
     """A table of the user, as Arrow's, and the way back.
 
     build: makes one of the user's kind of the columns `kept` of the rows at some positions (None: all rows,
-    in their order) and of the columns of another table beside them. is_new: nobody else holds the memory of
+    in their order) and of the columns of another table beside them. is_new: nothing else holds the memory of
     that table.
     """
 
@@ -130,7 +130,7 @@ def _vectors_of(column: pa.ChunkedArray, *, is_new: bool) -> npt.NDArray[np.obje
     """Arrays of numpy, which may be written, of a column of lists of numbers; None for any other column.
 
     None for a list that is null. As `to_pandas` has them, which looks at each number for a null. is_new: the
-    memory of the numbers was made for these rows, and nobody else has it; it is not copied then.
+    memory of the numbers was made for these rows, and nothing else holds it; it is not copied then.
     """
     if not pa.types.is_list(column.type):
         return None
