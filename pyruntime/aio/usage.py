@@ -65,23 +65,38 @@ class Usage(_UsageFields):
         unknown_cost: str | None = None,
     ) -> Usage:
         """Make the value. Raises TypeError or ValueError for a bad argument."""
-        # By position: each request has one, and names are needed for errors alone.
-        for place, value in enumerate((cost, tokens, input_tokens, output_tokens)):
-            if type(value) not in _NUMBERS or not 0 <= value < math.inf:
-                _check_amount(f"{cls._fields[place]}=", value, "a number")
-        for place, text in enumerate((model, operation, provider, unknown_cost), 4):
-            if text is not None and not isinstance(text, str):
-                raise TypeError(f"{cls._fields[place]}={text!r}: must be a text or None")
+        # Each request has one, of plain numbers and texts: what is not plain is looked at one by one.
+        amounts = cost, tokens, input_tokens, output_tokens
+        names = model, operation, provider, unknown_cost
+        most = math.inf
+        if not (
+            _NUMBERS.issuperset(map(type, amounts))
+            and _TEXTS.issuperset(map(type, names))
+            and (0 <= cost < most and 0 <= tokens < most and 0 <= input_tokens < most)
+            and 0 <= output_tokens < most
+        ):
+            cls._check(amounts, names)
         in_all = tokens or input_tokens + output_tokens
         return super().__new__(
             cls, cost, in_all, input_tokens, output_tokens, model, operation, provider, unknown_cost
         )
+
+    @classmethod
+    def _check(cls, amounts: Sequence[Any], names: Sequence[Any]) -> None:
+        """Raise TypeError or ValueError for the first one that is not allowed."""
+        for place, value in enumerate(amounts):
+            if type(value) not in _NUMBERS or not 0 <= value < math.inf:
+                _check_amount(f"{cls._fields[place]}=", value, "a number")
+        for place, text in enumerate(names, len(amounts)):
+            if text is not None and not isinstance(text, str):
+                raise TypeError(f"{cls._fields[place]}={text!r}: must be a text or None")
 
     def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return self[:2], {name: getattr(self, name) for name in self._fields[2:]}
 
 
 _NUMBERS = frozenset({float, int})
+_TEXTS = frozenset({str, type(None)})
 
 
 def _check_amount(source: str, value: Any, allowed: str) -> None:
