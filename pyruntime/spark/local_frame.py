@@ -309,7 +309,10 @@ class _PositionWriter(RowWriter):
 
     def _kept_rows(self, batch: pa.RecordBatch, indices: Sequence[int]) -> pa.RecordBatch:
         start = int(batch.schema.metadata[START])
-        positions = np.fromiter(indices, np.int64, len(indices)) + start
+        if isinstance(indices, range):
+            positions = np.arange(start + indices.start, start + indices.stop, dtype=np.int64)
+        else:
+            positions = np.fromiter(indices, np.int64, len(indices)) + start
         return pa.RecordBatch.from_arrays([array_of_numpy(positions)], [ROW])
 
 
