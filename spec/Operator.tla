@@ -158,6 +158,7 @@ Return(k, pause, fresh, now) ==
     /\ fresh => queue[k].attempts = 1
 
 (* The error of a failed attempt asks for another one, at once, of those that it allows; that one is counted apart.   *)
+(* One is allowed where nothing was read of the request.                                                            *)
 AskAgain(k, most, now) ==
     /\ Becomes(k, {"failed"}, [queue[k] EXCEPT !.state = "pausing", !.due = now, !.repeats = @ + 1])
     /\ queue[k].repeats < most \/ Mutant = "asks again without end"

@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from http.client import RemoteDisconnected
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ class _Service:
             return OSError(errno.EMFILE, "Too many open files")
         if self._repeats and row % 3 == 0:
             return AskAgain(f"row {row}", self._repeats)
+        if (row + self._calls[row]) % 6 == 5:
+            return RemoteDisconnected(f"row {row}")
         return ConnectionError(row)
 
     async def one(self, row: int) -> str:

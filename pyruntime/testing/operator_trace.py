@@ -55,6 +55,7 @@ from pillarbox.kernel import OrderedQueue, UnorderedQueue
 from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.operator import OperatorContext
 from pillarbox.task.protocols import Idleness, OperatorOutput, RowBatch, Watermark
+from pillarbox.wire import is_unsent
 
 SLACK_VIRTUAL_MS = 2
 SLACK_MS = 60_000
@@ -389,7 +390,9 @@ class _RecordedScheduler(CallScheduler):
         pause = super().again(calls, error)
         if pause is not None:
             asked = calls[0].repeats > before
-            name, word = ("ask_again", repeats_of(error)) if asked else ("again", _ms(pause))
+            # What nothing was read of is sent once more.
+            most = repeats_of(error) or int(is_unsent(error))
+            name, word = ("ask_again", most) if asked else ("again", _ms(pause))
             for call in calls:
                 self._trace.of(name, call, word)
         return pause

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
+from http.client import RemoteDisconnected
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -323,6 +325,33 @@ def test_each_operator_of_a_chain_does_what_the_specification_allows(tmp_path: P
     # Rows that have failed in front come to the second operator, and are not called there.
     assert [sum(step.name == "start" for step in life) for life in lives] == [60, 48]
     assert [sum(step.name == "emit" for step in life) for life in lives] == [60, 60]
+
+
+@pytest.mark.parametrize("losses", [1, 2])
+def test_a_request_that_nothing_was_read_of_is_repeated_once_and_then_tried_again(
+    tmp_path: Path, losses: int
+) -> None:
+    lost: Counter[int] = Counter()
+
+    async def call(row: int) -> int:
+        await asyncio.sleep(0)
+        lost[row] += 1
+        if lost[row] <= losses:
+            raise RemoteDisconnected("the kept connection was closed")
+        return row
+
+    with recording(tmp_path) as folder:
+        assert list(async_map([1, 2], call, retry=Retry(2, initial=0.001))) == [1, 2]
+    (steps,) = (read_life(path) for path in folder.glob("*.trace"))
+    names = [step.name for step in steps]
+    assert (names.count("ask_again"), names.count("again")) == (2, 2 * (losses - 1))
+    place = names.index("ask_again")
+    row, most = steps[place].words
+    unasked = [*steps]
+    unasked[place] = steps[place]._replace(words=(row, 0))
+    assert most == 1
+    accepted, _ = accepted_by_tlc([steps, unasked])
+    assert accepted == [True, False]
 
 
 @pytest.mark.parametrize("fails", [False, True])
