@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,9 +32,11 @@ from pillarbox.providers import LOCAL_COORDINATOR, provided
 COMPLETE, INCOMPLETE, FAILED, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses: each row has its result; rows lack one; an error; Ctrl-C."""
 PIECE_ROWS = 50_000
-"""Rows that are in memory at once, with their results."""
+"""Rows that are in memory at once with their results; of CSV and JSON the other rows are there too."""
 PIECE_BYTES = 256 * 2**20
 """Bytes of such rows, where a file says how many it has: those with images are few."""
+LINE_BYTES = 64 * 2**20
+"""Bytes of a line of JSON, at most."""
 ATTEMPTS = 5
 UID = "pillarbox command"
 LINES = (".jsonl", ".ndjson", ".json")
@@ -152,7 +155,10 @@ def _column_of(command: str, words: argparse.Namespace) -> Callable[..., Any]:
         return lambda table, **more: embed_text(
             table, words.column, into=words.into, client=model, keep=keep, **more
         )
-    answer = None if words.schema is None else json.loads(words.schema.read_text("utf-8"))
+    answer = None
+    if words.schema is not None:
+        with _named(words.schema):
+            answer = json.loads(words.schema.read_text("utf-8"))
     into = words.into or ("answer" if answer is None else None)
     asked = {"prompt": words.prompt, "images": words.image, "answer": answer}
     chat = _client(Chat, CHATS, words.client, {**asked, **known})
@@ -188,18 +194,67 @@ def _pieces(path: Path) -> tuple[int, Iterable[Any]]:
         batches = file.iter_batches(rows)
         return about.num_rows, (pa.Table.from_batches([batch]) for batch in batches)
     if kind == ".csv":
-        from pyarrow import csv
-
-        table = csv.read_csv(path)
+        table = _texts_of_csv(path)
     elif kind in LINES:
-        from pyarrow import json as lines
-
-        table = lines.read_json(path)
+        table = _rows_of_lines(path)
     else:
         raise ValueError(f"{path}: must end with .parquet, .csv or .jsonl")
     return table.num_rows, (
         table.slice(at, PIECE_ROWS) for at in range(0, max(1, table.num_rows), PIECE_ROWS)
     )
+
+
+def _texts_of_csv(path: Path) -> Any:
+    """The table of a file of CSV, all texts, as a cell of digits may be a postcode; empty cells are null."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    with _named(path):
+        parsed = csv.ParseOptions(newlines_in_values=True)
+        names = csv.open_csv(path, parse_options=parsed).schema.names
+        texts = csv.ConvertOptions(
+            column_types={name: pa.string() for name in names},
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        )
+        return csv.read_csv(path, parse_options=parsed, convert_options=texts)
+
+
+def _rows_of_lines(path: Path) -> Any:
+    """The table of a file of JSON lines, whose texts stay texts where they look like times."""
+    from pyarrow import json as lines
+
+    read = lines.ReadOptions(block_size=LINE_BYTES)
+    with _named(path):
+        table = lines.read_json(path, read_options=read)
+        schema = _without_times(table.schema)
+        if schema == table.schema:
+            return table
+        return lines.read_json(path, read_options=read, parse_options=lines.ParseOptions(schema))
+
+
+def _without_times(schema: Any) -> Any:
+    """The schema with texts in place of times, which a file of JSON has none of."""
+    import pyarrow as pa
+
+    def plain(kind: Any) -> Any:
+        if pa.types.is_timestamp(kind):
+            return pa.string()
+        if pa.types.is_struct(kind):
+            return pa.struct([field.with_type(plain(field.type)) for field in kind])
+        return pa.list_(plain(kind.value_type)) if pa.types.is_list(kind) else kind
+
+    return pa.schema([field.with_type(plain(field.type)) for field in schema])
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in what a reader raises."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 @contextlib.contextmanager
@@ -232,10 +287,45 @@ def _writer(stack: contextlib.ExitStack, file: BinaryIO, kind: str) -> Callable[
         writers[0].write_table(table)
 
     def write_lines(table: Any) -> None:
-        rows = table.to_pylist()
-        file.writelines(json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n" for row in rows)
+        file.writelines(map(_line, table.to_pylist()))
 
     return write_parquet if kind == ".parquet" else write_lines
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    """A row as a line of JSON: times in ISO's form, null for a number that is none or has no end."""
+    try:
+        text = json.dumps(row, ensure_ascii=False, default=_text_of, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(row), ensure_ascii=False, default=_text_of)
+    return text.encode() + b"\n"
+
+
+def _text_of(value: Any) -> str:
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [*map(_finite, value)]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _check_writable(table: Any, words: argparse.Namespace) -> None:
+    """Raise ValueError for bytes that are to be kept in lines of JSON."""
+    import pyarrow as pa
+
+    if words.output.suffix.lower() not in LINES:
+        return
+    for field in table.schema:
+        is_kept = words.keep is None or field.name in words.keep
+        if is_kept and (pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)):
+            raise ValueError(
+                f"{words.output}: column {field.name!r} has bytes, for which JSON has no form: leave it out, "
+                "as by --keep NAME of the others, or let the output end with .parquet"
+            )
 
 
 # -- jobs ------------------------------------------------------------------------------------------
@@ -246,6 +336,8 @@ def _run(command: str, words: argparse.Namespace) -> Counts:
 
     if words.input.resolve() == words.output.resolve():
         raise ValueError(f"{words.output}: is the input; give the result another name")
+    if words.output.is_dir():
+        raise ValueError(f"{words.output}: is a folder; give the result another name")
     add = _column_of(command, words)
     rows, pieces = _pieces(words.input)
     limits = None
@@ -256,6 +348,7 @@ def _run(command: str, words: argparse.Namespace) -> Counts:
     counts = Counts()
     with Progress(rows, label=command) as progress, _written(words.output) as write:
         for piece in pieces:
+            _check_writable(piece, words)
             made = add(piece, options=options, progress=progress)
             counts = _counted(counts, made.column("_error").combine_chunks())
             write(made)
@@ -281,7 +374,8 @@ def _run_in_spark(command: str, words: argparse.Namespace) -> Counts:
     add = _column_of(command, words)
     spark = SparkSession.builder.appName(f"pillarbox {command}").getOrCreate()
     kind = words.input.suffix.lower().removeprefix(".")
-    reader = spark.read.option("header", True)
+    # As without Spark: what stands in quotes may have lines and doubled quotes.
+    reader = spark.read.options(header=True, multiLine=kind == "csv", escape='"')
     rows = reader.format("json" if kind in ("jsonl", "ndjson") else kind).load(str(words.input))
     with Progress(label=command) as progress:
         made = add(rows, options=_options(words), progress=progress)

@@ -86,6 +86,11 @@ class LoopThread:
             self.loop.close()
             raise
 
+    @property
+    def is_current(self) -> bool:
+        """True for the thread of the loop itself, which must not wait for it."""
+        return threading.current_thread() is self._thread
+
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run `coroutine` on the loop. Any thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)

@@ -192,6 +192,9 @@ def classifier(
 
     Arguments and errors: those of `classify`.
     """
+    if not isinstance(labels, Sequence | Mapping):
+        # The order of a set is another one in each process, and the prompt, which a cache compares, with it.
+        raise TypeError(f"labels={labels!r:.200}: must be a list of labels, or a dict of their meanings")
     names = [*labels]
     if isinstance(labels, str) or len(names) < 2 or len({*names}) < len(names) or len(names) > MAX_LABELS:
         raise ValueError(f"labels={labels!r:.200}: must be 2 to {MAX_LABELS} different labels")

@@ -106,7 +106,8 @@ def embed_text(
     frame = frame_of(df)
     for name in texts:
         kind = frame.schema[check_column("text", name, frame.columns)].dataType
-        if not isinstance(kind, T.StringType):
+        # A column of nulls alone has no type where nothing has said it.
+        if not isinstance(kind, T.StringType | T.NullType):
             raise TypeError(f"text={name!r}: is a column of {kind.simpleString()}, must be a string")
     _check_client(client)
     check_budget(client, resolve_options(options, {**more}).budget)

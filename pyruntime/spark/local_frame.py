@@ -82,7 +82,9 @@ def taken(frame: Any) -> Taken | None:
     if table is None:
         return None
     if kinds & {("duckdb", "DuckDBPyRelation"), ("_duckdb", "DuckDBPyRelation")}:
-        return _of_arrow(table, lambda made: import_module("duckdb").from_arrow(made))
+        # On the relation's own connection; others may be in use in other threads.
+        alias = f"relation_{uuid.uuid4().hex}"
+        return _of_arrow(table, lambda made: frame.query("given", "select * from made").set_alias(alias))
     return _of_arrow(table, lambda made: made)
 
 
@@ -202,6 +204,11 @@ def _of_arrow(table: pa.Table, restore: Callable[[pa.Table], Any]) -> Taken:
 def _of_dataset(frame: Any) -> Taken:
     """Takes a dataset, whose features say more than their types in Arrow: labels, images, translations."""
     datasets, shown = import_module("datasets"), frame.format
+    if shown["type"] == "custom":
+        raise TypeError(
+            "df: a dataset with a transform, which shows other values than it has: give "
+            "dataset.map(function), or dataset.with_format(None) for the values that it has"
+        )
 
     def restore(table: pa.Table) -> Any:
         table = table.replace_schema_metadata(None)

@@ -189,6 +189,11 @@ def _run_job(
     with in_words("a task of this Python worker cannot begin"):
         check_memory(TASK_BYTES)
     here = worker()
+    if here.loop_thread.is_current:
+        raise RuntimeError(
+            "a job in an async function of another job would wait for the event loop that it holds up: "
+            "make the function a plain one, which runs in a thread, or call the client itself"
+        )
     plan = plans[0]
     ledger_sessions = _open_sessions(plans)
     job: ResultStream | None = None

@@ -92,6 +92,8 @@ def test_an_answer_may_be_one_column_and_a_ledger_pays_once(tmp_path: Any) -> No
     ("make", "words"),
     [
         (lambda chat: classifier(chat, "good"), "labels="),
+        (lambda chat: classifier(chat, {"good", "bad"}), "labels="),
+        (lambda chat: classifier(chat, None), "labels="),
         (lambda chat: classifier(chat, ["good"]), "labels="),
         (lambda chat: classifier(chat, ["good", "good"]), "labels="),
         (lambda chat: classifier(chat, ["good", ""]), "labels="),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+from csv import writer as write_csv
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +58,9 @@ def test_a_file_gets_vectors_beside_its_columns(folder: Path, given: str) -> Non
     made = parquet.read_table("out.parquet")
     assert ended == COMPLETE
     assert made.schema.names == ["id", "text", "vector", "_error"]
-    assert made["id"].to_pylist() == [*range(ROWS)] and made["_error"].null_count == ROWS
+    # A file of CSV has texts.
+    of_file: type[int | str] = str if given.endswith(".csv") else int
+    assert made["id"].to_pylist() == [*map(of_file, range(ROWS))] and made["_error"].null_count == ROWS
     assert {len(vector) for vector in made["vector"].to_pylist()} == {4}
     assert sorted(os.listdir()) == ["in.csv", "in.jsonl", "in.parquet", "out.parquet"]
 
@@ -161,12 +166,15 @@ def test_an_interrupted_command_goes_on_where_it_was(folder: Path) -> None:
         (["in.parquet", "out.parquet", "--client", "http://127.0.0.1:1/v1"], "the model is missing"),
         (["in.parquet", "out.parquet", "--column", "words"], "'words' is not a column"),
         (["in.parquet", "out.parquet", "--max-cost", "1"], "price"),
+        (["in.parquet", "."], "is a folder"),
+        (["empty.csv", "out.parquet"], "empty.csv: "),
     ],
 )
 def test_what_cannot_be_ends_with_2_before_the_first_call(
     folder: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("in.txt").write_text("text\n", "utf-8")
+    Path("empty.csv").touch()
     with serve(dimensions=4) as service:
         given = ["embed", "--column", "text", *client_of(service), *words]
         assert command.main(given) == FAILED
@@ -175,10 +183,72 @@ def test_what_cannot_be_ends_with_2_before_the_first_call(
     assert not Path("out.parquet").exists()
 
 
-@pytest.mark.spark
 def test_the_same_command_runs_in_spark(spark: Any, folder: Path) -> None:
     with serve(dimensions=4) as service:
         words = ["embed", str(folder / "in.parquet"), str(folder / "out.parquet"), "--column", "text"]
         assert command.main([*words, *client_of(service), "--spark"]) == COMPLETE
     made = spark.read.parquet(str(folder / "out.parquet"))
     assert made.count() == ROWS and made.columns == ["id", "text", "vector", "_error"]
+
+
+CELLS = [("007", 'two\nlines, "quoted"'), ("008", None), ("009", "NA"), ("1e400", "12")]
+
+
+@pytest.mark.contract(
+    "A file of CSV has texts, with lines in quotes, and nulls where a cell is empty, in Spark too.",
+    convicts=["lines_of_csv_end_in_quotes", "cells_of_csv_are_numbers"],
+)
+@pytest.mark.parametrize("in_spark", [False, pytest.param(True, marks=pytest.mark.spark)])
+def test_cells_of_csv_are_texts(folder: Path, in_spark: bool, request: pytest.FixtureRequest) -> None:
+    if in_spark:
+        request.getfixturevalue("spark")
+    # More than Arrow reads at once.
+    filling = [("1", f"line one of {number},\nline two") for number in range(0 if in_spark else 60_000)]
+    with open("cells.csv", "w", encoding="utf-8", newline="") as file:
+        written = write_csv(file)
+        written.writerows([("zip", "text"), *CELLS, *filling])
+    words = ["embed", str(folder / "cells.csv"), str(folder / "cells.parquet"), "--column", "text"]
+    with serve(dimensions=1) as service:
+        given = [*words, *client_of(service), *(["--spark"] if in_spark else [])]
+        assert command.main(given) == COMPLETE
+    made = parquet.read_table("cells.parquet")
+    rows = [*zip(made["zip"].to_pylist(), made["text"].to_pylist(), strict=True)]
+    assert rows == [*CELLS, *filling]
+    assert [each is None for each in made["vector"].to_pylist()[:4]] == [False, True, False, False]
+
+
+@pytest.mark.contract(
+    "Texts of a file of JSON that look like times stay texts.", convicts=["texts_of_lines_are_times"]
+)
+def test_texts_of_json_lines_stay_texts(folder: Path) -> None:
+    rows = [
+        {"day": "2024-05-01", "text": "2024-05-02T14:00:00+02:00", "in": {"at": ["2024-05-03"]}},
+        {"day": None, "text": None, "in": {"at": []}},
+    ]
+    Path("times.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    with serve(dimensions=1) as service:
+        words = ["embed", "times.jsonl", "out.jsonl", "--column", "text", *client_of(service)]
+        assert command.main(words) == COMPLETE
+    assert [{name: row[name] for name in rows[0]} for row in lines_of("out.jsonl")] == rows
+
+
+@pytest.mark.contract(
+    "What JSON has no form for is null where it is a number, and refused where it is bytes.",
+    convicts=["numbers_of_no_json", "bytes_as_python_shows_them"],
+)
+def test_lines_of_json_can_be_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at = datetime.datetime(2024, 1, 1, 1, 2, 3, tzinfo=datetime.timezone.utc)
+    odd = {"text": ["a"], "n": [math.nan], "parts": [[math.inf, 1.0]], "at": [at]}
+    parquet.write_table(pa.table(odd), "odd.parquet")
+    parquet.write_table(pa.table({"text": ["a"], "image": [b"\x00"]}), "bytes.parquet")
+    with serve(dimensions=1) as service:
+        asked = ["embed", "odd.parquet", "out.jsonl", "--column", "text", *client_of(service)]
+        assert command.main(asked) == COMPLETE
+        (row,) = lines_of("out.jsonl")
+        assert (row["n"], row["parts"], row["at"]) == (None, [None, 1.0], "2024-01-01T01:02:03+00:00")
+        paid = service.statistics().requests
+        asked[1:3] = ["bytes.parquet", "bytes.jsonl"]
+        assert command.main(asked) == FAILED
+        assert service.statistics().requests == paid
+        assert "column 'image' has bytes" in capsys.readouterr().err
+        assert command.main([*asked, "--keep", "text"]) == COMPLETE

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,54 @@ def test_frames_and_columns_have_the_functions_as_methods(kind: str) -> None:
     with serve(dimensions=4) as service:
         column = frame["text"].pillarbox.embed(Embeddings(service.url, "any-model"))
     assert [each is None or len(each) for each in column] == [4, True, 4]
+
+
+@pytest.mark.contract(
+    "A column of nulls alone, or of no rows, is one of texts.", convicts=["nulls_are_no_texts"]
+)
+@pytest.mark.parametrize("texts", [[], [None, None]])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_column_of_nulls_alone_gets_vectors(kind: str, texts: list[None]) -> None:
+    columns = {"id": [1] * len(texts), "text": texts}
+    # Of an empty list pandas makes numbers.
+    frame = pd.DataFrame(columns, dtype=object) if kind == "pandas" else MAKERS[kind](columns)
+    with serve(dimensions=4) as service:
+        made = embed_text(frame, "text", into="v", client=Embeddings(service.url, "any-model"))
+    assert columns_of(made)["v"] == texts
+
+
+@pytest.mark.contract(
+    "A job that would wait for the loop that it holds up is refused in words.",
+    convicts=["job_in_a_job_waits_for_itself"],
+)
+def test_a_job_in_an_async_function_of_a_job_is_refused() -> None:
+    async def outer(row: Any) -> int:
+        return len(async_map(pd.DataFrame(COLUMNS), shout, schema="upper string, twice long"))
+
+    with pytest.raises(CallFailed, match="make the function a plain one"):
+        async_map(pd.DataFrame(COLUMNS), outer, schema="n int")
+
+
+def test_relations_of_connections_of_threads_go_back_to_these() -> None:
+    duckdb = pytest.importorskip("duckdb")
+
+    def job(number: int) -> list[Any]:
+        connection = duckdb.connect()
+        given = connection.sql(f"select {number} as id, 'a' as text")
+        made = async_map(given, shout, schema="upper string, twice long", keep="*")
+        # A join is of one connection.
+        return made.join(given, "id").fetchall()  # type: ignore[no-any-return]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = [*threads.map(job, range(1, 9))]
+    assert [len(rows) for rows in found] == [1] * 8
+
+
+def test_a_dataset_with_a_transform_is_refused() -> None:
+    datasets = pytest.importorskip("datasets")
+    given = datasets.Dataset.from_dict(COLUMNS).with_transform(lambda rows: rows)
+    with pytest.raises(TypeError, match=r"give dataset\.map"):
+        async_map(given, shout, schema="upper string, twice long")
 
 
 @pytest.mark.contract(
