@@ -381,7 +381,10 @@ ABOVE = {
     "the models": in_folder(
         "models", "local_embeddings", "kinds", "device", "notes", "served", "served_launch"
     ),
-    "tables without Spark": in_folder("spark", "local_frames", "large_columns"),
+    "tables without Spark": (
+        *in_folder("spark", "local_frames", "large_columns"),
+        *in_folder("clients", "file_jobs"),
+    ),
     "the tokens": (
         *in_folder("clients", "chunks", "tokenizers", "long_texts", "packed_tokenizers"),
         *in_folder("spark", "token_columns"),

@@ -246,10 +246,7 @@ def test_a_column_of_nulls_alone_gets_vectors(kind: str, texts: list[None]) -> N
     assert columns_of(made)["v"] == texts
 
 
-@pytest.mark.contract(
-    "A job that would wait for the loop that it holds up is refused in words.",
-    convicts=["job_in_a_job_waits_for_itself"],
-)
+@pytest.mark.contract("A job that would wait for the loop that it holds up is refused in words.")
 def test_a_job_in_an_async_function_of_a_job_is_refused() -> None:
     async def outer(row: Any) -> int:
         return len(async_map(pd.DataFrame(COLUMNS), shout, schema="upper string, twice long"))
