@@ -35,8 +35,8 @@ PIECE_ROWS = 50_000
 """Rows that are in memory at once with their results; of CSV and JSON the other rows are there too."""
 PIECE_BYTES = 256 * 2**20
 """Bytes of such rows, where a file says how many it has: those with images are few."""
-LINE_BYTES = 64 * 2**20
-"""Bytes of a line of JSON, at most."""
+ROW_BYTES = 64 * 2**20
+"""Bytes of a row of CSV or JSON, at most."""
 ATTEMPTS = 5
 UID = "pillarbox command"
 LINES = (".jsonl", ".ndjson", ".json")
@@ -210,22 +210,22 @@ def _texts_of_csv(path: Path) -> Any:
     from pyarrow import csv
 
     with _named(path):
-        parsed = csv.ParseOptions(newlines_in_values=True)
-        names = csv.open_csv(path, parse_options=parsed).schema.names
+        read, parsed = csv.ReadOptions(block_size=ROW_BYTES), csv.ParseOptions(newlines_in_values=True)
+        names = csv.open_csv(path, read, parsed).schema.names
         texts = csv.ConvertOptions(
             column_types={name: pa.string() for name in names},
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         )
-        return csv.read_csv(path, parse_options=parsed, convert_options=texts)
+        return csv.read_csv(path, read, parsed, texts)
 
 
 def _rows_of_lines(path: Path) -> Any:
     """The table of a file of JSON lines, whose texts stay texts where they look like times."""
     from pyarrow import json as lines
 
-    read = lines.ReadOptions(block_size=LINE_BYTES)
+    read = lines.ReadOptions(block_size=ROW_BYTES)
     with _named(path):
         table = lines.read_json(path, read_options=read)
         schema = _without_times(table.schema)

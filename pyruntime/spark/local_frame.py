@@ -82,10 +82,15 @@ def taken(frame: Any) -> Taken | None:
     if table is None:
         return None
     if kinds & {("duckdb", "DuckDBPyRelation"), ("_duckdb", "DuckDBPyRelation")}:
-        # On the relation's own connection; others may be in use in other threads.
-        alias = f"relation_{uuid.uuid4().hex}"
-        return _of_arrow(table, lambda made: frame.query("given", "select * from made").set_alias(alias))
+        return _of_arrow(table, lambda made: _relation_beside(frame, made))
     return _of_arrow(table, lambda made: made)
+
+
+def _relation_beside(relation: Any, pillarbox_result: pa.Table) -> Any:
+    """The relation of a table on the connection of another one; others may be in use in other threads."""
+    alias = f"pillarbox_{uuid.uuid4().hex}"
+    # DuckDB finds the table by the name of the variable, unless the connection has one of that name.
+    return relation.query(alias, "select * from pillarbox_result").set_alias(alias)
 
 
 def _table_of(frame: Any) -> pa.Table | None:

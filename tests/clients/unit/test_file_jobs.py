@@ -199,11 +199,14 @@ CELLS = [("007", 'two\nlines, "quoted"'), ("008", None), ("009", "NA"), ("1e400"
     convicts=["lines_of_csv_end_in_quotes", "cells_of_csv_are_numbers"],
 )
 @pytest.mark.parametrize("in_spark", [False, pytest.param(True, marks=pytest.mark.spark)])
-def test_cells_of_csv_are_texts(folder: Path, in_spark: bool, request: pytest.FixtureRequest) -> None:
+def test_cells_of_csv_are_texts(
+    folder: Path, in_spark: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if in_spark:
         request.getfixturevalue("spark")
-    # More than Arrow reads at once.
-    filling = [("1", f"line one of {number},\nline two") for number in range(0 if in_spark else 60_000)]
+    # More than is read at once.
+    monkeypatch.setattr(file_jobs, "ROW_BYTES", 2**16)
+    filling = [("1", f"line one of {number},\nline two") for number in range(0 if in_spark else 8_000)]
     with open("cells.csv", "w", encoding="utf-8", newline="") as file:
         written = write_csv(file)
         written.writerows([("zip", "text"), *CELLS, *filling])
@@ -215,6 +218,15 @@ def test_cells_of_csv_are_texts(folder: Path, in_spark: bool, request: pytest.Fi
     rows = [*zip(made["zip"].to_pylist(), made["text"].to_pylist(), strict=True)]
     assert rows == [*CELLS, *filling]
     assert [each is None for each in made["vector"].to_pylist()[:4]] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("name", ["long.csv", "long.jsonl"])
+def test_a_row_may_have_megabytes(folder: Path, name: str) -> None:
+    text = "word " * 500_000
+    content = f"text\n{text}\n" if name.endswith(".csv") else json.dumps({"text": text}) + "\n"
+    Path(name).write_text(content, "utf-8")
+    rows, (table,) = file_jobs._pieces(Path(name))
+    assert rows == 1 and table["text"].to_pylist() == [text]
 
 
 @pytest.mark.contract(

@@ -260,8 +260,11 @@ def test_relations_of_connections_of_threads_go_back_to_these() -> None:
 
     def job(number: int) -> list[Any]:
         connection = duckdb.connect()
+        for name in ("made", "given", "new", "table"):
+            connection.execute(f'create table "{name}" as select 7 as id')
         given = connection.sql(f"select {number} as id, 'a' as text")
         made = async_map(given, shout, schema="upper string, twice long", keep="*")
+        assert connection.sql("show tables").fetchall() == [("given",), ("made",), ("new",), ("table",)]
         # A join is of one connection.
         return made.join(given, "id").fetchall()  # type: ignore[no-any-return]
 
