@@ -211,7 +211,8 @@ def _texts_of_csv(path: Path) -> Any:
 
     with _named(path):
         read, parsed = csv.ReadOptions(block_size=ROW_BYTES), csv.ParseOptions(newlines_in_values=True)
-        names = csv.open_csv(path, read, parsed).schema.names
+        with csv.open_csv(path, read, parsed) as reader:
+            names = reader.schema.names
         texts = csv.ConvertOptions(
             column_types={name: pa.string() for name in names},
             null_values=[""],
@@ -315,17 +316,29 @@ def _finite(value: Any) -> Any:
 
 def _check_writable(table: Any, words: argparse.Namespace) -> None:
     """Raise ValueError for bytes that are to be kept in lines of JSON."""
-    import pyarrow as pa
-
     if words.output.suffix.lower() not in LINES:
         return
     for field in table.schema:
         is_kept = words.keep is None or field.name in words.keep
-        if is_kept and (pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)):
+        if is_kept and _has_bytes(field.type):
             raise ValueError(
                 f"{words.output}: column {field.name!r} has bytes, for which JSON has no form: leave it out, "
                 "as by --keep NAME of the others, or let the output end with .parquet"
             )
+
+
+def _has_bytes(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    # By its name: older pyarrow has no views.
+    is_binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+    if is_binary or str(kind) == "binary_view":
+        return True
+    if types.is_struct(kind):
+        return any(_has_bytes(field.type) for field in kind)
+    if types.is_map(kind):
+        return _has_bytes(kind.key_type) or _has_bytes(kind.item_type)
+    return hasattr(kind, "value_type") and _has_bytes(kind.value_type)
 
 
 # -- jobs ------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ SQL. For the driver; a `Chat` is a value.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, TypeVar
 
 from pillarbox.clients import Chat
@@ -192,7 +192,7 @@ def classifier(
 
     Arguments and errors: those of `classify`.
     """
-    if not isinstance(labels, Sequence | Mapping):
+    if isinstance(labels, Set) or not isinstance(labels, Iterable):
         # The order of a set is another one in each process, and the prompt, which a cache compares, with it.
         raise TypeError(f"labels={labels!r:.200}: must be a list of labels, or a dict of their meanings")
     names = [*labels]

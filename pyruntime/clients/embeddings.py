@@ -369,7 +369,8 @@ class Embeddings(EmbeddingPresets, Client):
     def gives_new_memory(self) -> bool:
         """True if each block is in memory of its own, which the client does not keep."""
         # A derived class may have kept what it gives.
-        return type(self).__call__ is Embeddings.__call__
+        kind = type(self)
+        return kind.__call__ is Embeddings.__call__ and kind.__aenter__ is Embeddings.__aenter__
 
     def agree_on_length(self, name: str, agree: Callable[[int], Awaitable[int]]) -> None:
         """Have the first vectors told to `agree`, which gives the length that holds for all tasks of a job.

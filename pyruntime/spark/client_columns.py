@@ -255,7 +255,8 @@ class AroundClient:
     @property
     def gives_new_memory(self) -> bool:
         """True if the client says that it keeps no reference to the memory of what it gives."""
-        return getattr(self._client, "gives_new_memory", False)
+        # What stands around a client, and answers for it by its name, may keep what the client does not.
+        return isinstance(self._client, Embeddings) and self._client.gives_new_memory
 
     def check_on_driver(self) -> None:
         """Raise what the client lacks here, if it says that."""
@@ -289,7 +290,7 @@ class _TextEmbedder(AroundClient):
         self._vectors = vectors
 
     async def __call__(self, batch: pa.RecordBatch) -> Any:
-        columns = [batch.column(name) for name in self._texts]
+        columns = [_texts_of(batch.column(name)) for name in self._texts]
         parts = [column.drop_null() if column.null_count else column for column in columns]
         texts = joined(parts)
         if not len(texts):
@@ -331,6 +332,14 @@ class _TextEmbedder(AroundClient):
             or dict(zip(self._vectors, row, strict=True))
             for row in rows
         ]
+
+
+def _texts_of(column: pa.Array) -> pa.Array:
+    """The column as one of texts, which one of nulls alone has no type for."""
+    return column.cast(pa.string()) if column.type == _NULLS else column
+
+
+_NULLS = pa.null()
 
 
 def _vectors_beside(texts: pa.Array, block: np.ndarray[Any, Any]) -> pa.ListArray:

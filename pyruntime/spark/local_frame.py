@@ -87,10 +87,22 @@ def taken(frame: Any) -> Taken | None:
 
 
 def _relation_beside(relation: Any, pillarbox_result: pa.Table) -> Any:
-    """The relation of a table on the connection of another one; others may be in use in other threads."""
-    alias = f"pillarbox_{uuid.uuid4().hex}"
-    # DuckDB finds the table by the name of the variable, unless the connection has one of that name.
-    return relation.query(alias, "select * from pillarbox_result").set_alias(alias)
+    """The relation of a table on the connection of another one; others may be in use in other threads.
+
+    On DuckDB's own connection where that one takes no table, as its calls are made by now.
+    """
+    duckdb, alias = import_module("duckdb"), f"pillarbox_{uuid.uuid4().hex}"
+    try:
+        # DuckDB finds the table by the name of the variable, unless the connection has one of that name.
+        made = relation.query(alias, "select * from pillarbox_result").set_alias(alias)
+        if made.columns == pillarbox_result.column_names:
+            with suppress(duckdb.Error):
+                # The view of the first relation that the query has left; the second one does not use it.
+                relation.query(alias, f"drop view {alias}")
+            return made
+    except duckdb.Error:
+        pass
+    return duckdb.from_arrow(pillarbox_result)
 
 
 def _table_of(frame: Any) -> pa.Table | None:
@@ -262,8 +274,10 @@ class LocalFrame:
 
         In the kind of the frame. results, errors: as of `MapTask`. Blocks. Raises the errors of the job.
         """
-        # Of functions in a chain, results of the last one stand in the columns.
-        is_new = getattr(plans[-1].fn, "gives_new_memory", False) is True
+        # Of functions in a chain, results of the last one stand in the columns. By its class: an object that
+        # answers for another one by any name may keep what that one gives.
+        fn = plans[-1].fn
+        is_new = hasattr(type(fn), "gives_new_memory") and fn.gives_new_memory  # type: ignore[attr-defined]
         with collected_rarely():
             task = _LocalTask(plans, results, [ROW], errors, skips=False)
             made = [*task.run(iter(self._batches))]

@@ -248,11 +248,14 @@ def test_texts_of_json_lines_stay_texts(folder: Path) -> None:
     "What JSON has no form for is null where it is a number, and refused where it is bytes.",
     convicts=["numbers_of_no_json", "bytes_as_python_shows_them"],
 )
-def test_lines_of_json_can_be_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("image", [[b"\x00"], [{"bytes": b"\x00"}], [[b"\x00"]]])
+def test_lines_of_json_can_be_read(
+    folder: Path, image: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     at = datetime.datetime(2024, 1, 1, 1, 2, 3, tzinfo=datetime.timezone.utc)
     odd = {"text": ["a"], "n": [math.nan], "parts": [[math.inf, 1.0]], "at": [at]}
     parquet.write_table(pa.table(odd), "odd.parquet")
-    parquet.write_table(pa.table({"text": ["a"], "image": [b"\x00"]}), "bytes.parquet")
+    parquet.write_table(pa.table({"text": ["a"], "image": image}), "bytes.parquet")
     with serve(dimensions=1) as service:
         asked = ["embed", "odd.parquet", "out.jsonl", "--column", "text", *client_of(service)]
         assert command.main(asked) == COMPLETE

@@ -273,6 +273,27 @@ def test_relations_of_connections_of_threads_go_back_to_these() -> None:
     assert [len(rows) for rows in found] == [1] * 8
 
 
+@pytest.mark.parametrize("limit", ["read only", "python_enable_replacements"])
+def test_a_connection_that_takes_no_table_loses_no_result(tmp_path: Path, limit: str) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    duckdb.connect(tmp_path / "kept.db").close()
+    with duckdb.connect(tmp_path / "kept.db", read_only=limit == "read only") as connection:
+        given = connection.sql("select 1 as id, 'a' as text")
+        if limit != "read only":
+            connection.execute(f"set {limit} = false")
+        made = async_map(given, shout, schema="upper string, twice long", keep="*")
+        assert made.fetchall() == [(1, "a", "A", 2)]
+        assert connection.sql("show tables").fetchall() == []
+
+
+def test_a_column_of_nulls_beside_one_of_texts_has_none() -> None:
+    frame = pa.table({"a": ["x", "y"], "b": pa.nulls(2)})
+    with serve(dimensions=4) as service:
+        client = Embeddings(service.url, "any-model")
+        made = embed_text(frame, ["a", "b"], into=["va", "vb"], client=client)
+    assert [len(each) for each in made["va"].to_pylist()] == [4, 4] and made["vb"].null_count == 2
+
+
 def test_a_dataset_with_a_transform_is_refused() -> None:
     datasets = pytest.importorskip("datasets")
     given = datasets.Dataset.from_dict(COLUMNS).with_transform(lambda rows: rows)
@@ -313,9 +334,10 @@ def test_vectors_of_a_service_may_be_written_apart(tmp_path: Path) -> None:
     options = Options(dedupe=True, ledger=Ledger(tmp_path, uid="v1", run="1"))
     with serve(dimensions=4) as service:
         client = Embeddings(service.url, "any-model", max_texts=2)
+        vectors = embed_text(frame, "text", into="v", client=client)["v"]
+        right = {text: each.tolist() for text, each in zip(frame["text"], vectors, strict=True)}
         for _ in ("asked", "found"):
             made = embed_text(frame, "text", into="vector", client=client, options=options)
-            right = {text: each.tolist() for text, each in zip(made["text"], made["vector"], strict=True)}
             for place, vector in enumerate(made["vector"]):
                 assert vector.tolist() == right[made["text"][place]]
                 vector[:] = place
@@ -340,6 +362,28 @@ class Remembering(Embeddings):
         return found
 
 
+class Around:
+    """A client that answers for another one by its names, and keeps what that gives."""
+
+    def __init__(self, client: Embeddings) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def __aenter__(self) -> Any:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._client.__aexit__(*error)
+
+    async def __call__(self, texts: Any) -> Any:
+        found: Any = await self._client(texts)
+        KEPT.append(found)
+        return found
+
+
 KEPT: list[Any] = []
 
 
@@ -354,9 +398,10 @@ def test_vectors_that_a_function_has_kept_are_copied() -> None:
         vector[:] = 9.0
     assert (table.kept == 1.0).all()
     with serve(dimensions=4) as service:
-        client = Remembering(service.url, "any-model")
-        for vector in embed_text(frame, "text", into="vector", client=client)["vector"]:
-            vector[:] = 9.0
+        for client in (Remembering(service.url, "any-model"), Around(Embeddings(service.url, "any-model"))):
+            for vector in embed_text(frame, "text", into="vector", client=client, options=batch)["vector"]:
+                vector[:] = 9.0
+    assert len(KEPT) == 2
     assert not any((each == 9.0).any() for each in KEPT)
 
 
