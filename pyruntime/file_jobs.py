@@ -316,29 +316,20 @@ def _finite(value: Any) -> Any:
 
 def _check_writable(table: Any, words: argparse.Namespace) -> None:
     """Raise ValueError for bytes that are to be kept in lines of JSON."""
+    from pyspark.sql import types as T
+
+    from pillarbox.spark.local_frame import spark_field
+    from pillarbox.spark.schema import holds
+
     if words.output.suffix.lower() not in LINES:
         return
     for field in table.schema:
         is_kept = words.keep is None or field.name in words.keep
-        if is_kept and _has_bytes(field.type):
+        if is_kept and holds(spark_field(field).dataType, T.BinaryType):
             raise ValueError(
                 f"{words.output}: column {field.name!r} has bytes, for which JSON has no form: leave it out, "
                 "as by --keep NAME of the others, or let the output end with .parquet"
             )
-
-
-def _has_bytes(kind: Any) -> bool:
-    import pyarrow.types as types
-
-    # By its name: older pyarrow has no views.
-    is_binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
-    if is_binary or str(kind) == "binary_view":
-        return True
-    if types.is_struct(kind):
-        return any(_has_bytes(field.type) for field in kind)
-    if types.is_map(kind):
-        return _has_bytes(kind.key_type) or _has_bytes(kind.item_type)
-    return hasattr(kind, "value_type") and _has_bytes(kind.value_type)
 
 
 # -- jobs ------------------------------------------------------------------------------------------

@@ -254,7 +254,7 @@ class AroundClient:
 
     @property
     def gives_new_memory(self) -> bool:
-        """True if the client says that it keeps no reference to the memory of what it gives."""
+        """True if the client keeps no reference to the memory of its blocks."""
         # What stands around a client, and answers for it by its name, may keep what the client does not.
         return isinstance(self._client, Embeddings) and self._client.gives_new_memory
 
@@ -335,11 +335,8 @@ class _TextEmbedder(AroundClient):
 
 
 def _texts_of(column: pa.Array) -> pa.Array:
-    """The column as one of texts, which one of nulls alone has no type for."""
-    return column.cast(pa.string()) if column.type == _NULLS else column
-
-
-_NULLS = pa.null()
+    """Return the column as one of texts, also where it has nulls alone and no type of its own."""
+    return column.cast(pa.string()) if pa.types.is_null(column.type) else column
 
 
 def _vectors_beside(texts: pa.Array, block: np.ndarray[Any, Any]) -> pa.ListArray:

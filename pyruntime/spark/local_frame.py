@@ -255,7 +255,7 @@ class LocalFrame:
     def __init__(self, found: Taken) -> None:
         table = found.table
         self._build = found.build
-        self.schema = T.StructType([_spark_field(field) for field in table.schema])
+        self.schema = T.StructType([spark_field(field) for field in table.schema])
         self.columns = self.schema.names
         self.rows = table.num_rows
         self.zone = system_zone()
@@ -366,7 +366,8 @@ def local_frame(frame: object) -> LocalFrame | None:
     return None if found is None else LocalFrame(found)
 
 
-def _spark_field(field: pa.Field) -> T.StructField:
+def spark_field(field: pa.Field) -> T.StructField:
+    """Return the field that Spark has for one of Arrow's. Raises TypeError where it has none."""
     try:
         made = T.StructField(field.name, from_arrow_type(_plain(field.type), prefer_timestamp_ntz=True))
         # Of a decimal with too many digits for Spark only this knows.

@@ -183,6 +183,7 @@ def test_what_cannot_be_ends_with_2_before_the_first_call(
     assert not Path("out.parquet").exists()
 
 
+@pytest.mark.spark
 def test_the_same_command_runs_in_spark(spark: Any, folder: Path) -> None:
     with serve(dimensions=4) as service:
         words = ["embed", str(folder / "in.parquet"), str(folder / "out.parquet"), "--column", "text"]

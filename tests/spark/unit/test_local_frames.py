@@ -344,7 +344,7 @@ def test_vectors_of_a_service_may_be_written_apart(tmp_path: Path) -> None:
 
 
 class Table:
-    """A client that gives views of what it has."""
+    """Return views of an array that stays with the client."""
 
     def __init__(self) -> None:
         self.kept = np.ones((8, 4), np.float32)
